@@ -38,6 +38,9 @@ Count: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < MOST, "a whole number,
 Seed: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1")]
 Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
 Positive: TypeAlias = Annotated[float, Rule(lambda x: 0 < x < math.inf, "a finite number above 0")]
+NotNegative: TypeAlias = Annotated[float, Rule(lambda x: 0 <= x < math.inf, "a finite number not below 0")]
+Part: TypeAlias = Annotated[float, Rule(lambda x: 0 <= x < 1, "a number from 0 to below 1")]
+Share: TypeAlias = Annotated[float, Rule(lambda x: 0 < x < 1, "a number between 0 and 1")]
 
 
 def checked(thing: T) -> T:
@@ -145,7 +148,7 @@ def _checked_before(function: Any) -> list[tuple[str, int, Rule]]:
     found = []
     for name, place in _places(function, _ALIAS):
         alias, *none = function.__annotations__[name].split(" | ")
-        kind = bool if alias == "bool" else inspect.unwrap(function).__globals__.get(alias)
+        kind = bool if alias == "bool" else inspect.unwrap(function).__globals__.get(alias, globals().get(alias))
         number = get_origin(kind) is Annotated and get_args(kind)[0] in (int, float)
         if kind is bool or number or get_origin(kind) is Literal:
             whole = rule_of(kind | None if none else kind)
@@ -222,7 +225,7 @@ def _evaluated(annotation: Any, names: dict[str, Any]) -> Any:
             annotation = eval(annotation, {"np": numpy, "torch": sys.modules.get("torch"), **names})
     except NameError as error:  # a name that is imported for type checkers only, or later
         name = str(error.name)
-        known = getattr(sys.modules["stablessm"], name, None)
+        known = getattr(sys.modules["stablessm"], name, globals().get(name))
         return Any if known is None else _evaluated(annotation, {**names, name: known})
     except TypeError:  # a union with a forward reference
         return functools.reduce(operator.or_, (_evaluated(part.strip(), names) for part in annotation.split("|")))
@@ -383,8 +386,8 @@ def _path(value: Any) -> bool:
     return hasattr(value, "__fspath__")
 
 
-_NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite|Positive)\b")
-_NUMBER_ALONE: Final = re.compile(r"^(int|float|Size|Count|Seed|Finite|Positive)( \| None)?$")
+_NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite|Positive|NotNegative|Part|Share)\b")
+_NUMBER_ALONE: Final = re.compile(rf"^{_NUMBER.pattern}( \| None)?$")
 _ALIAS: Final = re.compile(r"^(bool|[A-Z]\w*)( \| None)?$")
 """Patterns of three sorts of annotations: of arguments that may be numbers, of arguments that must be one number, and
 of arguments that may be flags, ranges or one of several names."""

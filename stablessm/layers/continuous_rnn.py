@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Positive, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Time, Times
 from stablessm.layers import activations, initialize
@@ -68,14 +67,13 @@ class ContinuousRNN(SequenceLayer):
         activation: str = "tanh",
         recurrence: Recurrence = "dense",
         map: str | matrix.MatrixMap | Reparameterization = "direct",
-        dt: float = 1.0,
+        dt: Positive = 1.0,
         solver: Solver = "euler",
         bias: bool = True,
         eigenvalues: Tensor | None = None,
     ) -> None:
         super().__init__(d_input, d_output, (d_state,), complex_state=False)
-        self.dt = real_number("dt", dt, 0)
-        self.activation, self.recurrence, self.solver = activation, recurrence, solver
+        self.dt, self.activation, self.recurrence, self.solver = dt, activation, recurrence, solver
         self._sigma = activations.get(activation)
         self.map: matrix.MatrixMap | Reparameterization
         dense = recurrence == "dense"

@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import NotNegative, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Dt, Times
 from stablessm.layers import initialize
@@ -74,7 +73,7 @@ class GatedLayer(MappedLayer):
 
     @checked
     @torch.no_grad()
-    def slowest_decays(self, bound: float) -> Tensor:
+    def slowest_decays(self, bound: NotNegative) -> Tensor:
         """Compute the largest decay a[t] that each state can have for any input with |x| ≤ ``bound`` in every channel.
 
         A decay is a monotone function of a number that is affine in the input. The largest decay is therefore at an end
@@ -86,7 +85,6 @@ class GatedLayer(MappedLayer):
         >>> bool((layer.decays(2 * torch.rand(1, 100, 3) - 1) <= layer.slowest_decays(1.0) + 1e-6).all())
         True
         """
-        real_number("bound", bound, 0, include_low=True)
         like = self._parameter()
         center = self._logits(torch.zeros(1, self.d_input, dtype=like.dtype, device=like.device))
         reach = (self._logits(torch.eye(self.d_input, dtype=like.dtype, device=like.device)) - center).abs().sum(0)

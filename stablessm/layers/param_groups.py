@@ -6,13 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import NotNegative, checked
 
 
 @checked
 def param_groups(
-    model: nn.Module, lr: float, *, recurrent_lr: float | None = None, weight_decay: float = 0.0
+    model: nn.Module, lr: NotNegative, *, recurrent_lr: NotNegative | None = None, weight_decay: NotNegative = 0.0
 ) -> list[dict[str, Any]]:
     """Divide parameters into groups for an optimizer; the recurrent group has its own learning rate and no weight
     decay.
@@ -33,8 +32,6 @@ def param_groups(
     >>> optimizer = torch.optim.AdamW(groups)
     """
     recurrent_lr = lr if recurrent_lr is None else recurrent_lr
-    for option, value in {"lr": lr, "recurrent_lr": recurrent_lr, "weight_decay": weight_decay}.items():
-        real_number(option, value, 0, include_low=True)
     recurrent = {
         id(getattr(module, name)) for module in model.modules() for name in getattr(module, "recurrent_parameters", ())
     }

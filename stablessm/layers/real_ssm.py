@@ -8,8 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Positive, Size, checked
 from stablessm._errors import ArgumentError, quoted
 from stablessm._renamed import renamed
 from stablessm._typing import Time, Times
@@ -63,7 +62,7 @@ class RealSSM(DiagonalLayer):
         *,
         map: str | Reparameterization = "best",
         time: Time = "continuous",
-        dt: float | None = None,
+        dt: Positive | None = None,
         discretization: str | None = None,
         activation: str = "linear",
         bias: bool = True,
@@ -76,7 +75,7 @@ class RealSSM(DiagonalLayer):
         for name, value in (("dt", dt), ("discretization", discretization)):
             if time == "discrete" and value is not None:
                 raise ArgumentError(name, "None in discrete time", quoted(value))
-        self.dt, self.discretization = real_number("dt", 1.0 if dt is None else dt, 0), discretization or "zoh"
+        self.dt, self.discretization = 1.0 if dt is None else dt, discretization or "zoh"
         self.activation, self.average = activation, average
         self._method, self._activate = discretize.get(self.discretization), activations.get(activation).value
         self._start = self._given(eigenvalues)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 from stablessm import _renamed
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Part, Size, checked
 from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm.models import mixers
 from stablessm.models.norms import Norm
@@ -57,8 +56,8 @@ class StackConfig:
     activation: str = "gelu"
     gate: bool = True
     mlp: int = 0
-    dropout: float = 0.0
-    edge_dropout: float = 0.0
+    dropout: Part = 0.0
+    edge_dropout: Part = 0.0
 
     def __post_init__(self) -> None:
         if (self.d_input is None) == (self.vocab_size is None):
@@ -70,8 +69,6 @@ class StackConfig:
             self._set(name, dict(getattr(self, name)))
         self._set("mixer_options", mixers.current_options(self.mixer, self.mixer_options))
         self._require_flags("prenorm", "gate")
-        for name in ("dropout", "edge_dropout"):
-            real_number(name, getattr(self, name), 0, 1, include_low=True)
         if isinstance(self.map, Reparameterization):
             time = mixers.map_time(self.mixer, self.mixer_options)
             if time not in (None, self.map.time):

@@ -10,8 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Share, Size, checked
 from stablessm._errors import ArgumentError, NumericalError
 from stablessm.reconstruction import _checks
 from stablessm.reconstruction._checks import Array
@@ -113,11 +112,11 @@ def required_state_size(
     length: Size,
     r_min: float,
     r_max: float = 1.0,
-    tol: float = 1e-3,
+    tol: Share = 1e-3,
     basis: Array | None = None,
     *,
     precision: torch.dtype = torch.float64,
-    quantile: float = 0.95,
+    quantile: Share = 0.95,
     draws: Size | None = None,
     largest: Size | None = None,
     progress: bool = True,
@@ -148,8 +147,6 @@ def required_state_size(
     """
     from tqdm import tqdm
 
-    for name, value in (("tol", tol), ("quantile", quantile)):
-        real_number(name, value, 0, 1)
     most = 4 * length if largest is None else largest
     psi = None if basis is None else _checks.basis_functions(basis, None)
     if psi is not None and len(psi) != length:  # the first rows of independent functions may be dependent

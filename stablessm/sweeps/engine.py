@@ -8,9 +8,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, final
+from typing import Annotated, Any, Protocol, TypeAlias, final
 
-from stablessm._arguments import whole_number
+from stablessm._checked import Count, Rule, Size, checked
 from stablessm._errors import ArgumentError, quoted
 from stablessm.sweeps.job import Job
 from stablessm.sweeps.worker import Outcome
@@ -19,10 +19,12 @@ Workers: TypeAlias = tuple[Callable[[Job], Any], Callable[[], Iterable[tuple[Any
 """Two functions. The first starts a job and returns a handle. The second waits until jobs have ended and returns their
 handles, each with the outcome, or with a message that its worker died, in which ``{}`` stands for the
 number of times."""
+Bytes: TypeAlias = Annotated[int, Rule(lambda n: 1 <= n < 2**63, "a whole number, at least 1")]
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Resources:
     """The resources that each job gets: CPU cores, GPUs and memory.
@@ -31,16 +33,10 @@ class Resources:
     4000000000
     """
 
-    cpus: int = 1
-    gpus: int = 0
-    memory: int | None = None
+    cpus: Size = 1
+    gpus: Count = 0
+    memory: Bytes | None = None
     """Expected memory per job in bytes. Ray and Slurm place jobs by it."""
-
-    def __post_init__(self) -> None:
-        whole_number("cpus", self.cpus)
-        whole_number("gpus", self.gpus, least=0)
-        if self.memory is not None:
-            whole_number("memory", self.memory, most=2**63)
 
 
 class Engine(Protocol):
@@ -59,16 +55,11 @@ class Retrying(ABC):
     worker died is run again.
     """
 
-    jobs: int | None = None
+    jobs: Size | None = None
     """Maximum number of parallel jobs; None for as many as the resources allow."""
     resources: Resources = field(default_factory=Resources)
-    retries: int = 2
+    retries: Count = 2
     """How often a job is repeated after its worker died."""
-
-    def __post_init__(self) -> None:
-        if self.jobs is not None:
-            whole_number("--jobs", self.jobs)
-        whole_number("--retries", self.retries, least=0)
 
     @final
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, final
 
-from stablessm._arguments import whole_number
+from stablessm._checked import Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.sweeps import worker
 from stablessm.sweeps.engine import Retrying, Workers
@@ -25,24 +25,23 @@ _PATIENCE = 5.0
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Processes(Retrying):
     """An engine that runs up to ``jobs`` jobs in parallel, each in a process of its own. If a process dies, its job
     resumes in another process, up to ``retries`` times.
     """
 
-    jobs: int | None = 1
+    jobs: Size = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("--jobs", self.jobs)
         if self.resources.memory is not None:
             expected = "--on ray or --on slurm, which place jobs by it"
             raise ArgumentError("--memory", expected, "processes of one machine")
 
     @contextmanager
     def _workers(self, placed: Mapping[Any, Job], count: int) -> Iterator[Workers]:
-        environments = self._environments(min(self.jobs or 1, count))
+        environments = self._environments(min(self.jobs, count))
         slots = [_Slot(values, self.resources.cpus) for values in environments]
 
         def begin(job: Job) -> _Slot:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from stablessm import _telemetry
+from stablessm._checked import checked
 from stablessm._errors import ArgumentError, quoted
 from stablessm._optional import require
 from stablessm.sweeps import worker
@@ -24,6 +25,7 @@ _PATIENCE = 10.0
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class RayCluster(Retrying):
     """An engine that computes jobs on a Ray cluster. With an ``address``, this is the cluster at this address; with
@@ -34,7 +36,6 @@ class RayCluster(Retrying):
     address: str | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.address is not None and not _answers(self.address):
             raise ArgumentError("--address", "auto, or the address of a Ray cluster that answers", quoted(self.address))
         require("ray", "--on ray")

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 from stablessm import record
-from stablessm._arguments import whole_number
-from stablessm._errors import ArgumentError, quoted
+from stablessm._checked import Size, checked
+from stablessm._errors import ArgumentError
 from stablessm._optional import require
 from stablessm.experiments.frame.stages import JOBS
 from stablessm.sweeps import notes, worker
@@ -24,8 +24,11 @@ _POLL = {"slurm": 2.0, "local": 0.1}
 _GRACE = {"slurm": 30.0, "local": 0.0}
 """Seconds within which a file that another machine wrote must be visible here."""
 
+Executor: TypeAlias = Literal["slurm", "local"]
+
 
 @final
+@checked
 @dataclass(frozen=True)
 class Slurm(Retrying):
     """An engine that submits each job of a sweep to Slurm. If a Slurm job ends without a result, the job is submitted
@@ -34,17 +37,13 @@ class Slurm(Retrying):
     On a Slurm cluster, jobs stay in the queue when the sweep is interrupted, and a resumed sweep waits for them.
     """
 
-    executor: Literal["slurm", "local"] = "slurm"
-    minutes: int = 24 * 60
+    executor: Executor = "slurm"
+    minutes: Size = 24 * 60
     """Time limit of a job in minutes. A job that Slurm stops at the limit is queued again and resumes."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Further options of sbatch, such as partition or account."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number("--minutes", self.minutes)
-        if self.executor not in _POLL:
-            raise ArgumentError("--executor", "slurm or local", quoted(self.executor))
         require("submitit", "--on slurm")
 
     @contextmanager

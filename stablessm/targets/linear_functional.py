@@ -8,8 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import Positive, checked
 from stablessm._typing import Times
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
@@ -44,8 +43,8 @@ class LinearFunctional(Target):
 
     d_input = d_output = 1
 
-    def __init__(self, kernel: str | Rho, *, dt: float = 1.0, **options: float) -> None:
-        object.__setattr__(self, "dt", real_number("dt", dt, 0))
+    def __init__(self, kernel: str | Rho, *, dt: Positive = 1.0, **options: float) -> None:
+        object.__setattr__(self, "dt", float(dt))
         object.__setattr__(self, "rho", kernels.get(kernel, self.dt, options))
 
     @property

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import Positive, checked
 from stablessm._errors import ArgumentError
 from stablessm.targets.base import Target
 
@@ -38,13 +37,13 @@ class LotkaVolterra(Target):
     torch.Size([1, 2048, 2])
     """
 
-    a: float = 1.0
-    b: float = 0.6
-    c: float = 1.0
-    d: float = 0.3
+    a: Positive = 1.0
+    b: Positive = 0.6
+    c: Positive = 1.0
+    d: Positive = 0.3
     start: tuple[float, float] = (1.0, 0.5)
     """Initial state z(0)."""
-    dt: float = 0.0075
+    dt: Positive = 0.0075
     solver: Solver = "euler"
     """``euler``, as in the paper, or the more accurate ``rk4`` (the classical Runge–Kutta method)."""
 
@@ -53,8 +52,6 @@ class LotkaVolterra(Target):
     has_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name in ("a", "b", "c", "d", "dt"):
-            object.__setattr__(self, name, real_number(name, getattr(self, name), 0))
         if len(self.start) != 2:
             raise ArgumentError("start", "two numbers", self.start)
 

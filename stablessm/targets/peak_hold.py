@@ -10,8 +10,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import Positive, Size, checked
 from stablessm.targets.base import Target
 
 
@@ -31,14 +30,13 @@ class PeakHold(Target):
     [0.0, 2.0, 2.0, 3.0]
     """
 
-    dt: float = 1.0
+    dt: Positive = 1.0
     """Time between samples, in any unit. It has no effect on the output."""
     d_input: Size = 1
     """Number of channels."""
     d_output: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dt", real_number("dt", self.dt, 0))
         object.__setattr__(self, "d_output", self.d_input)
 
     def _respond(self, x: Tensor) -> Tensor:

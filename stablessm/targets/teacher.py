@@ -11,8 +11,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import Size, checked
+from stablessm._checked import NotNegative, Positive, Size, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.targets.base import Target
@@ -56,17 +55,15 @@ class TeacherRNN(Target):
     activation: str = "tanh"
     seed: int = 0
     timescales: tuple[float, float] = (1.0, 10.0)
-    oscillation: float = 1.0
-    dt: float = 0.1
+    oscillation: NotNegative = 1.0
+    dt: Positive = 0.1
 
     has_memory: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dt", real_number("dt", self.dt, 0))
         shortest, longest = self.timescales
         if not 0 < shortest <= longest < math.inf:
             raise ArgumentError("timescales", "two positive numbers, the shorter first", self.timescales)
-        real_number("oscillation", self.oscillation, 0, include_low=True)
         if not self.dt * (1 + self.oscillation**2) < 2 * shortest:
             most = 2 * shortest / (1 + self.oscillation**2)
             raise ArgumentError("dt", f"less than {most:g}, where Euler steps become unstable", self.dt)

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import Positive, checked
 from stablessm._errors import ArgumentError, quoted
 from stablessm.scan import causal_convolution
 from stablessm.targets import kernels
@@ -55,8 +54,8 @@ class Volterra(Target):
 
     d_input = d_output = 1
 
-    def __init__(self, terms: Sequence[Sequence[str | Rho]], *, dt: float = 1.0) -> None:
-        object.__setattr__(self, "dt", real_number("dt", dt, 0))
+    def __init__(self, terms: Sequence[Sequence[str | Rho]], *, dt: Positive = 1.0) -> None:
+        object.__setattr__(self, "dt", float(dt))
         if isinstance(terms, str) or not terms or any(isinstance(term, str) or not term for term in terms):
             raise ArgumentError("terms", "a list of lists of kernels, none of them empty", quoted(terms))
         found = tuple(tuple(kernels.get(kernel, self.dt, {}) for kernel in term) for term in terms)

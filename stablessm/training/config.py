@@ -7,19 +7,22 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 
-from stablessm._arguments import one_of, real_number, whole_number
-from stablessm._checked import checked
+from stablessm._arguments import real_number
+from stablessm._checked import Count, NotNegative, Part, Positive, Share, Size, checked
 from stablessm._errors import ArgumentError, quoted, unknown_name
 from stablessm.training import schedules
+from stablessm.training.schedules import Name
 
 FREE = ("device", "graph", "checkpoint_every", "parallel")
 """Settings that may differ when a run is resumed. They change the results only by rounding errors."""
 EXTENDS = ("epochs", "steps", "lr", "recurrent_lr", "schedule", "warmup", "cooldown", "patience")
 """Settings that may differ when a run is extended."""
+Select: TypeAlias = Literal["best", "last"]
+Parallel: TypeAlias = Literal["ddp", "fsdp"]
 _LATER = ("replicas", "schedule", "cooldown", "state_noise", "ema", "patience", "init_from")
 """Settings that earlier versions did not have. They are stored only if they differ from their default."""
 
@@ -38,26 +41,26 @@ class TrainingConfig:
     stablessm._errors.ArgumentError: lr: expected a finite number above 0, got -1.0
     """
 
-    epochs: int = 10
-    steps: int | None = None
+    epochs: Size = 10
+    steps: Size | None = None
     """Number of updates of the weights, instead of ``epochs``."""
-    batch_size: int = 64
+    batch_size: Size = 64
     """Number of sequences per batch, over all ranks."""
-    accumulate: int = 1
+    accumulate: Size = 1
     """Number of batches per step. The loss is the mean over the scored positions of all batches of the step."""
-    lr: float = 0.004
-    recurrent_lr: float | None = None
+    lr: Positive = 0.004
+    recurrent_lr: Positive | None = None
     """Learning rate of the recurrent parameters (default: ``lr``)."""
-    weight_decay: float = 0.01
+    weight_decay: NotNegative = 0.01
     """Weight decay of all parameters except the recurrent parameters."""
-    schedule: schedules.Name = "cosine"
+    schedule: Name = "cosine"
     """Learning rate after the warm-up: ``constant``, ``linear`` or ``cosine`` to zero, or ``wsd`` (constant, then
     linear to zero in the ``cooldown``). ``stablessm.training.schedules`` has the formulas."""
-    warmup: float = 0.05
+    warmup: Part = 0.05
     """Fraction of the steps during which the learning rate rises from 0."""
-    cooldown: float = 0.2
+    cooldown: Part = 0.2
     """Fraction of the steps, at the end, during which the learning rate of ``wsd`` falls."""
-    clip: float | None = 1.0
+    clip: Positive | None = 1.0
     """Largest norm of the gradient of all parameters; None turns clipping off."""
     autocast: bool = False
     """Compute matrix products in bfloat16. Recurrences stay in float32 (on a GPU, with TF32 matrix products)."""
@@ -65,35 +68,35 @@ class TrainingConfig:
     """Run the model through ``torch.compile``."""
     graph: bool = False
     """Capture the forward and backward pass of a step as a CUDA graph. Requires one GPU and sequences of one length."""
-    state_noise: float | None = None
+    state_noise: Positive | None = None
     """Standard deviation of noise that is added to the initial state of a batch, relative to the root mean square of
     that state. Requires a task that carries the state. A model then learns to continue from states that it has not
     seen, which helps on texts longer than the training texts."""
-    seed: int = 0
+    seed: Count = 0
     """Seed of the order of the data and of dropout. It does not affect the initial weights of a given model."""
-    select: Literal["best", "last"] = "best"
+    select: Select = "best"
     """Weights to keep after training: ``best`` (by validation score) or ``last``."""
-    ema: float | None = None
+    ema: Share | None = None
     """Decay d of an exponential moving average of the weights: after update t = 1, 2, … the average becomes
     d' · average + (1 - d') · weights with d' = min(d, t / (t + 9)). Validation, selection and ``model/`` then use the
     average instead of the weights."""
-    patience: int | None = None
+    patience: Size | None = None
     """Stop when the validation metric has not improved in this number of consecutive validations."""
     init_from: str | os.PathLike[str] | None = None
     """Folder of a run or of a saved model whose weights are the initial weights of this run."""
-    evaluate_every: int | None = None
+    evaluate_every: Size | None = None
     """Number of steps between validations (default: an epoch)."""
-    checkpoint_every: int | None = None
+    checkpoint_every: Size | None = None
     """Number of steps between checkpoints (default: about a minute)."""
-    log_every: int = 20
+    log_every: Size = 20
     """Number of steps between log entries; the host does not wait for the device in between."""
     explode: float = 10.0
     """A run has diverged if its loss, averaged over about ten steps, exceeds this factor times the first loss."""
     device: str | torch.device | None = "auto"
     """Device to train on: ``auto`` or None (a GPU if there is one), ``cpu``, ``cuda`` or a ``torch.device``."""
-    replicas: int = 1
+    replicas: Size = 1
     """Number of models that are trained as one computation, with the seeds ``seed``, ``seed + 1``, …"""
-    parallel: Literal["ddp", "fsdp"] = "ddp"
+    parallel: Parallel = "ddp"
     """Parallel training under ``torchrun``: ``ddp`` keeps the whole model on every rank, ``fsdp`` a shard of it.
     Ignored by a single process."""
 
@@ -107,31 +110,11 @@ class TrainingConfig:
             if not isinstance(source, str):
                 raise ArgumentError("init_from", "the folder of a run or of a saved model", quoted(self.init_from))
             object.__setattr__(self, "init_from", source)
-        whole_number("seed", self.seed, least=0)
-        for name in ("epochs", "batch_size", "accumulate", "log_every", "replicas"):
-            whole_number(name, getattr(self, name))
-        for name in ("steps", "evaluate_every", "checkpoint_every", "patience"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
-        real_number("lr", self.lr, 0)
         real_number("explode", self.explode, 1)
-        for name in ("recurrent_lr", "clip"):
-            if getattr(self, name) is not None:
-                real_number(name, getattr(self, name), 0)
-        for name in ("warmup", "cooldown"):
-            real_number(name, getattr(self, name), 0, 1, include_low=True)
         if self.schedule == "wsd" and not self.warmup + self.cooldown <= 1:
             raise ArgumentError("cooldown", f"at most 1 - warmup = {1 - self.warmup:g}", self.cooldown)
-        if self.state_noise is not None:
-            real_number("state_noise", self.state_noise, 0)
-            if self.replicas > 1:
-                raise ArgumentError("replicas", "1 with state_noise", self.replicas)
-        if self.ema is not None:
-            real_number("ema", self.ema, 0, 1)
-        real_number("weight_decay", self.weight_decay, 0, include_low=True)
-        known = {"select": ("best", "last"), "parallel": ("ddp", "fsdp"), "schedule": schedules.NAMES}
-        for name, choices in known.items():
-            one_of(name, getattr(self, name), choices)
+        if self.state_noise is not None and self.replicas > 1:
+            raise ArgumentError("replicas", "1 with state_noise", self.replicas)
         for name in ("graph", "compile"):
             if self.replicas > 1 and getattr(self, name):
                 raise ArgumentError("replicas", f"1 with {name}=True", self.replicas)

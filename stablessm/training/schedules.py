@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 Name: TypeAlias = Literal["constant", "linear", "cosine", "wsd"]
-NAMES: tuple[Name, ...] = get_args(Name)
 _AFTER_WARMUP: Mapping[Name, Callable[[int, int, int], float]] = {
     "constant": lambda left, most, cooling: 1.0,
     "linear": lambda left, most, cooling: left / most,

@@ -73,11 +73,11 @@ def test_the_defaults_of_engines_are_these(monkeypatch):
     for engine, most in ((Processes(), 1), (RayCluster(), None), (Slurm(), None)):
         assert (engine.jobs, engine.resources, engine.retries) == (most, Resources(), 2)
         for wrong in ({"jobs": 0}, {"retries": -1}):
-            with pytest.raises(ArgumentError, match=f"--{next(iter(wrong))}: expected"):
+            with pytest.raises(ArgumentError, match=f"^{next(iter(wrong))}: expected"):
                 type(engine)(**wrong)
     assert (Slurm().executor, Slurm().minutes, Slurm().options) == ("slurm", 1440, {})
     assert RayCluster().address is None
-    with pytest.raises(ArgumentError, match="--minutes: expected"):
+    with pytest.raises(ArgumentError, match=r"^minutes: expected"):
         Slurm(minutes=0)
     assert [memory(text) for text in ("7", "3kb", "2 MB", "1.5GB", "2TB")] == [
         7,

@@ -83,7 +83,7 @@ def test_wrong_resources():
         list(Processes(2, Resources(gpus=1000)).run([None, None]))
     with pytest.raises(ArgumentError, match="cpus"):
         Resources(cpus=0)
-    with pytest.raises(ArgumentError, match="--jobs"):
+    with pytest.raises(ArgumentError, match="jobs"):
         Processes(0)
     with pytest.raises(ArgumentError, match="--memory: expected a number with KB"):
         memory("lots")

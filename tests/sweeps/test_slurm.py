@@ -89,5 +89,5 @@ def test_without_a_cluster(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ArgumentError, match="--on slurm: expected a Slurm cluster"):
         list(sweep([REFERENCE], "smoke", tmp_path, Slurm(), progress=False))
-    with pytest.raises(ArgumentError, match="--executor: expected slurm or local"):
+    with pytest.raises(ArgumentError, match="executor: expected 'slurm' or 'local'"):
         Slurm(executor="pbs")

@@ -5,6 +5,7 @@ import math
 import shutil
 import signal
 import threading
+from typing import get_args
 
 import hypothesis.strategies as st
 import numpy as np
@@ -155,7 +156,7 @@ def test_without_validation_the_last_weights_are_kept(tmp_path):
     assert evaluate(model, task, "test", 8) == result.scores["test"]
 
 
-@given(st.integers(1, 300), st.floats(0, 0.99), st.floats(0, 0.99), st.sampled_from(schedules.NAMES))
+@given(st.integers(1, 300), st.floats(0, 0.99), st.floats(0, 0.99), st.sampled_from(get_args(schedules.Name)))
 def test_the_rate_rises_then_falls(steps, warmup, cooldown, schedule):
     """The formulas of the documentation, written as arrays."""
     values = np.array([schedules.rate(step, steps, warmup, schedule, cooldown) for step in range(steps)])

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from stablessm._arguments import one_of, real_number, whole_number
-from stablessm._checked import Seed, Size, checked
+from stablessm._arguments import whole_number
+from stablessm._checked import Part, Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
 from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.dynamics._flow import Flow, flow
 
+By: TypeAlias = Literal["gradient", "ablation"]
 ROWS = 64
 """Number of sequences that run at once."""
 
@@ -51,7 +52,7 @@ class ReceptiveField(Result):
     beyond: float = 0.0
     """Largest influence of an input at a lag of K or more, by ablation."""
 
-    def reach(self, level: float = 0.01, by: Literal["gradient", "ablation"] = "ablation") -> int:
+    def reach(self, level: Part = 0.01, by: By = "ablation") -> int:
         """Return the number of latest inputs that matter: the influence of all earlier inputs is at most ``level``
         times the largest influence.
 
@@ -61,8 +62,7 @@ class ReceptiveField(Result):
         >>> ReceptiveField(np.arange(4), None, np.array([1.0, 0.5, 0.25, 0.0]), 1).reach()
         3
         """
-        real_number("level", level, 0, 1, include_low=True)
-        values = getattr(self, one_of("by", by, ("gradient", "ablation")))
+        values = getattr(self, by)
         if values is None:
             raise ArgumentError("by", "'ablation', since the model has no gradient", quoted(by))
         if self._goes_on(level):

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from stablessm._arguments import real_number
-from stablessm._checked import Seed, Size, checked
+from stablessm._checked import Seed, Share, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
@@ -78,7 +77,7 @@ class EffectiveStateSize(Result):
 
 @checked
 def effective_state_size(
-    model: Any, inputs: Tensor | ArrayLike, tol: float = 1e-9, *, steps: Size = 3, seed: Seed = 0, progress: bool = True
+    model: Any, inputs: Tensor | ArrayLike, tol: Share = 1e-9, *, steps: Size = 3, seed: Seed = 0, progress: bool = True
 ) -> EffectiveStateSize:
     """Measure the effective state size: the number of values through which the past of a model affects its future.
 
@@ -109,7 +108,6 @@ def effective_state_size(
     >>> effective_state_size(window, torch.randn(40)).size
     5
     """
-    tol = real_number("tol", tol, 0, 1)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad(), flow(model, inputs, precise=True) as found, working("effective_state_size", progress) as tell:
         length = found.x.shape[1]
