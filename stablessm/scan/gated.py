@@ -13,6 +13,7 @@ from torch.nn import functional
 from stablessm.scan import backends
 from stablessm.scan.dispatch import forward_mode, plain, quick
 from stablessm.scan.linear import linear_scan
+from stablessm.scan.plain_gradients import plain_gradients
 from stablessm.scan.protocol import Gated
 
 
@@ -122,22 +123,11 @@ class _Fused(torch.autograd.Function):
         *tensors, states = ctx.saved_tensors
         layer = Gated._make((ctx.form, *tensors, ctx.below_one))
         if torch.is_grad_enabled() or not plain(grad):  # the gradient itself is differentiated
-            found = iter(_gradients(layer, grad))
-            ours = tuple(None if tensor is None else next(found) for tensor in layer[1:5])
+
+            def again(*parts: Tensor) -> tuple[Tensor]:
+                return (_by_scan(Gated._make((layer.form, *parts, *layer[5:]))),)
+
+            ours = plain_gradients(again, layer[1:5], ctx.needs_input_grad[1:5], (grad,))
         else:
             ours = backends.cpu_kernels("gated").backward(layer, states, grad)
         return None, *ours, None, None
-
-
-def _gradients(layer: Gated, grad: Tensor) -> tuple[Tensor, ...]:
-    """Compute the gradients with respect to gates, rate, x and initial by PyTorch operations, which can be
-    differentiated again.
-    """
-
-    def run(*parts: Tensor) -> Tensor:
-        rest = iter(parts)
-        own = (None if tensor is None else next(rest) for tensor in layer[1:5])
-        return _by_scan(Gated._make((layer.form, *own, *layer[5:])))
-
-    found: tuple[Tensor, ...] = torch.func.vjp(run, *(tensor for tensor in layer[1:5] if tensor is not None))[1](grad)
-    return found
