@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from stablessm import record
 from stablessm._errors import ArgumentError
@@ -33,6 +34,16 @@ def as_tensor(value: Any, **options: Any) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "fciub":
         value = np.require(value, value.dtype.newbyteorder("="), ("C", "A", "W"))
     return torch.as_tensor(value, **options)
+
+
+def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Pad a tensor with zeros at the end of every axis to the given shape.
+
+    >>> padded(torch.ones(1, 2), (2, 3)).tolist()
+    [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
+    """
+    gaps = [n - m for n, m in zip(shape, tensor.shape, strict=True)]
+    return functional.pad(tensor, [side for gap in reversed(gaps) for side in (0, gap)])
 
 
 def packed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

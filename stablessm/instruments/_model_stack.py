@@ -10,9 +10,9 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
+from stablessm._tensors import padded
 from stablessm.instruments._function_norms import Distance
 from stablessm.instruments._weight_balls import Weights
 
@@ -151,16 +151,6 @@ def joined(models: Sequence[nn.Module], stacks: Sequence[Stack]) -> Stack | None
         {name: w for name, w in every.items() if name not in own},
     )
     return together if _same(together, models, stacks) else None
-
-
-def padded(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """Pad a tensor with zeros at the end of every axis to the given shape.
-
-    >>> padded(torch.ones(1, 2), (2, 3)).tolist()
-    [[1.0, 1.0, 0.0], [0.0, 0.0, 0.0]]
-    """
-    gaps = [n - m for n, m in zip(shape, tensor.shape, strict=True)]
-    return F.pad(tensor, [side for gap in reversed(gaps) for side in (0, gap)])
 
 
 def _kinds(model: nn.Module) -> tuple[tuple[object, ...], ...]:

@@ -17,6 +17,7 @@ from stablessm._arguments import whole_number
 from stablessm._checked import Positive, Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
+from stablessm._tensors import padded
 from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments._function_norms import (
     Distance,
@@ -26,7 +27,7 @@ from stablessm.instruments._function_norms import (
     kernel_distance,
     output_distance,
 )
-from stablessm.instruments._model_stack import Stack, joined, padded
+from stablessm.instruments._model_stack import Stack, joined
 from stablessm.instruments._perturbation_bounds import modes_of
 from stablessm.instruments._perturbation_search import largest_distances
 from stablessm.instruments._weight_balls import WeightBall, WeightNorm, Weights, select

@@ -13,6 +13,7 @@ from stablessm._checked import checked
 from stablessm._errors import ArgumentError
 from stablessm.layers import Bidirectional
 from stablessm.layers.mapped import MappedLayer
+from stablessm.layers.states import tensors
 from stablessm.models import Hyena, SequenceModel
 from stablessm.parallel.carry import Affine, Group, incoming
 from stablessm.parallel.window import last_inputs
@@ -137,7 +138,7 @@ def _check(model: nn.Module) -> None:
         if isinstance(module, SequenceModel) and not module.config.per_step:
             raise ArgumentError("model", "an output at every step (per_step=True)", where)
         if hasattr(module, "initial_state") and not _joins(module):
-            held = sum(leaf.numel() for leaf in _leaves(module.initial_state(1)))
+            held = sum(leaf.numel() for leaf in tensors(module.initial_state(1)))
             joined = sum(_own_size(part) for part in module.modules() if _joins(part))
             if held != joined:
                 raise ArgumentError("model", "states that can be joined across ranks (RealSSM, LRU, S4D, Hyena)", where)
@@ -148,10 +149,4 @@ def _own_size(module: Any) -> int:
     :func:`sequence_parallel` attaches a hook of their own.
     """
     within = sum(_own_size(part) for part in module.modules() if part is not module and _joins(part))
-    return sum(leaf.numel() for leaf in _leaves(module.initial_state(1))) - within
-
-
-def _leaves(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    return [leaf for entry in state or () for leaf in _leaves(entry)]
+    return sum(leaf.numel() for leaf in tensors(module.initial_state(1))) - within

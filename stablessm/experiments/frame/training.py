@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from stablessm._errors import ArgumentError
+from stablessm._tensors import padded
 from stablessm.experiments.frame.run import Run
 from stablessm.layers import ContinuousRNN, activations
 from stablessm.training import TrainingConfig
@@ -244,9 +245,7 @@ def _padded(models: Sequence[nn.Module]) -> list[nn.Module]:
     found = [copy.deepcopy(widest).requires_grad_() for _ in models]
     for twin, model in zip(found, models, strict=True):
         for name, p in twin.named_parameters():
-            own = model.get_parameter(name).detach()
-            gap = [n - m for n, m in zip(p.shape, own.shape, strict=True)]
-            p.data = F.pad(own, [side for n in reversed(gap) for side in (0, n)])
+            p.data = padded(model.get_parameter(name).detach(), p.shape)
     return found
 
 
