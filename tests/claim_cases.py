@@ -747,22 +747,25 @@ def image_cases(goal: float, more: str = "") -> list[Case]:
 
 STABLE_SSM = {
     "st-fig1": [
-        Case("r.....", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(1e6))}),
-        Case("p.....", trained("*-#-*", flat(1.0))),
-        Case("n.....", {**trained("*-#-*", flat(1e6)), **trained("direct-*-#-*", flat(1.0))}),
-        Case(".r....", trained("direct-*-#-*", lambda m, beta: 3 * beta * m)),
-        Case(".n....", trained("direct-*-#-*", lambda m, beta: 3 * beta)),
-        Case(".p....", trained("direct-*-#-*", lambda m, beta: 3 * beta * (m if m < 32 else 8))),
-        Case("..rrr.", trained("*-#-*", stable)),
-        Case("..nnn.", trained("*-#-*", unstable)),
-        Case("..iii.", trained("*-#-*", undecided)),
-        Case("..pnn.", {**trained("*-#-*", unstable), **trained("softplus-*-#-draws", stable)}),
-        Case(".....r", {**SOFTPLUS, **trained("exp-*-#-*", flat(below(1.0)))}),
-        Case(".....n", {**SOFTPLUS, **trained("exp-*-#-*", flat(1.0))}),
-        Case(".....p", {**SOFTPLUS, **trained("exp-*-#-*", flat(1.0)), **trained("exp-100-#-*", flat(0.5))}),
-        Case(".....r", {
+        Case("r.......", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(1e6))}),
+        Case("p.......", trained("*-#-*", flat(1.0))),
+        Case("n.......", {**trained("*-#-*", flat(1e6)), **trained("direct-*-#-*", flat(1.0))}),
+        Case(".r......", trained("direct-*-#-*", lambda m, beta: 3 * beta * m)),
+        Case(".n......", trained("direct-*-#-*", lambda m, beta: 3 * beta)),
+        Case(".p......", trained("direct-*-#-*", lambda m, beta: 3 * beta * (m if m < 32 else 8))),
+        Case("..rrrr..", trained("*-#-*", stable)),
+        Case("..nnnn..", trained("*-#-*", unstable)),
+        Case("..iiii..", trained("*-#-*", undecided)),
+        Case("..pnnn..", {**trained("*-#-*", unstable), **trained("softplus-*-#-draws", stable)}),
+        Case("......r.", {**SOFTPLUS, **trained("exp-*-#-*", flat(below(1.0)))}),
+        Case("......n.", {**SOFTPLUS, **trained("exp-*-#-*", flat(1.0))}),
+        Case("......p.", {**SOFTPLUS, **trained("exp-*-#-*", flat(1.0)), **trained("exp-100-#-*", flat(0.5))}),
+        Case("......r.", {
             **trained("softplus-*-#-*", lambda m, b: (b == 0.032) * 2.0), **trained("exp-*-#-*", flat(1.0)),
         }),
+        Case(".......r", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(10.1))}),
+        Case(".......p", {**trained("*-#-*", flat(1.0)), **trained("direct-100-#-*", flat(10.1))}),
+        Case(".......n", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(9.9))}),
     ],
     "st-fig2": [
         Case("rr....", ratios(1 + 0.9e-9, 2.0)),
@@ -1058,7 +1061,8 @@ STRICTER = {
         Case("...n.", ranks(1), {"zero": 1e-11}),
     ],
     "st-fig1": [
-        Case("p.....", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(1e6))}, {"bounded": 1e7}),
+        Case("p.......", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(1e6))}, {"bounded": 1e7}),
+        Case(".......n", {**trained("*-#-*", flat(1.0)), **trained("direct-*-#-*", flat(11.0))}, {"larger": 12.0}),
     ],
     "st-fig2": [
         Case("pp....", ratios(1 + 0.9e-9), {"level": 1 + 1e-10}),

@@ -11,7 +11,7 @@ from pathlib import Path
 from stablessm.report.figure import Figure, Panel
 
 PICTURES = {
-    "perturbation": "st-fig1/paper/perturbation-1000.json",
+    "perturbation": "st-fig1/large/perturbation-1000.json",
     "descent": "st-appendix/paper/appendix.json",
     "rates": "st-rates/paper/losses.json",
 }

@@ -20,10 +20,3 @@ def axes_or_new(ax: Axes | None, width: float = 6) -> Axes:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, 4), layout="constrained").subplots() if ax is None else ax
-
-
-def labeled(ax: Axes, **labels: str) -> Axes:
-    """Set labels and scales of axes, such as ``xlabel`` and ``yscale``, draw a legend, and return the axes."""
-    ax.set(**labels)
-    ax.legend()
-    return ax

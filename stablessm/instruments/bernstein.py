@@ -15,7 +15,7 @@ from stablessm import _tensors
 from stablessm._checked import Positive, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
-from stablessm.instruments._axes import Axes, axes_or_new, labeled
+from stablessm.instruments._axes import Axes, axes_or_new
 
 
 @final
@@ -81,7 +81,9 @@ class BernsteinCheck(Result):
         if self.memory is not None:
             ax.plot(self.times, self.memory, label="memory")
         ax.plot(self.times, self.bound, "k--", label=f"{self.constant:.3g} exp(-{self.rate:.3g} t)")
-        return labeled(ax, xlabel="time", ylabel="|dy/dt| / (|x| + 1)", yscale="log")
+        ax.set(xlabel="time", ylabel="|dy/dt| / (|x| + 1)", yscale="log")
+        ax.legend()
+        return ax
 
 
 @checked

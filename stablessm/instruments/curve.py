@@ -16,7 +16,7 @@ from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._renamed import reading_a_file, renamed
 from stablessm.instruments import decay
-from stablessm.instruments._axes import Axes, axes_or_new, labeled
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.decay import DecayFit
 
 if TYPE_CHECKING:
@@ -132,7 +132,9 @@ class MemoryCurve(Result):
         for kind, time, value in self._companions(fit):
             dash = "--" if kind == "fit" else ":"
             ax.semilogy(time, value, dash, color=line.get_color(), lw=1, label=self._label(kind))
-        return labeled(ax, xlabel=f"time since the input [{self.unit}]", ylabel="memory function M(t)")
+        ax.set(xlabel=f"time since the input [{self.unit}]", ylabel="memory function M(t)")
+        ax.legend()
+        return ax
 
     def plotly(self, *, fit: bool = True, label: str = "memory") -> Figure:
         """Return the plot of the curve (as :meth:`plot` draws it) as an interactive Plotly figure."""

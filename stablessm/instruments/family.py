@@ -14,7 +14,7 @@ from stablessm._arguments import real_number
 from stablessm._checked import checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
-from stablessm.instruments._axes import Axes, axes_or_new, labeled
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.perturbation import PerturbationCurve, Sweep
 
 MARGIN = 0.1
@@ -188,7 +188,9 @@ class PerturbationFamily(Result):
             ax.loglog(self.radius[positive], error[positive], "o-", ms=3, label=f"m = {width}")
         ax.loglog(self.radius[positive], self.extrapolated.error[positive], "k--", lw=1, label="extrapolated")
         curve = next(iter(self.curves.values()))
-        return labeled(ax, xlabel=f"β  ({curve.weight_norm})", ylabel=f"E(β)  ({curve.norm})")
+        ax.set(xlabel=f"β  ({curve.weight_norm})", ylabel=f"E(β)  ({curve.norm})")
+        ax.legend()
+        return ax
 
 
 def _overtakes(radius: np.ndarray, low: np.ndarray, high: np.ndarray, margin: float) -> list[float]:

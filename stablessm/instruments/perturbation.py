@@ -18,7 +18,7 @@ from stablessm._checked import Positive, Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._tensors import padded
-from stablessm.instruments._axes import Axes, axes_or_new, labeled
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments._function_norms import (
     Distance,
     KernelDistance,
@@ -80,7 +80,9 @@ class PerturbationCurve(Result):
         if self.upper is not None:
             name = f"{label + ', ' if label else ''}upper bound"
             ax.loglog(self.radius[positive], self.upper[positive], "--", color=line.get_color(), lw=1, label=name)
-        return labeled(ax, xlabel=f"β  ({self.weight_norm})", ylabel=f"E(β)  ({self.norm})")
+        ax.set(xlabel=f"β  ({self.weight_norm})", ylabel=f"E(β)  ({self.norm})")
+        ax.legend()
+        return ax
 
     def plotly(self) -> Figure:
         """Return the plot of the curve (as :meth:`plot` draws it) as an interactive Plotly figure."""

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from stablessm.experiments import catalog
-from stablessm.experiments.frame import families
 from stablessm.experiments.frame.stages import Arrays
-from stablessm.experiments.stable_ssm.fig1 import experiment as fig1
 
 LETTERS = {
     "reproduced": "r", "partly": "p", "not reproduced": "n", "inconclusive": "i", "holds": "h", "does not hold": "d",
@@ -183,24 +181,6 @@ def test_a_seed_that_is_not_finite_loses():
     one["losses"] = np.where(at[:, None], np.nan, one["losses"])
     found = verdicts("st-table5", lost)
     assert found[5] == "p"  # its loss is lost, its accuracy is ahead
-
-
-# --- figure 1 -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("direct", "expected"), [(11.0, "r"), (2.0, "n"), (None, "p")])
-def test_figure_1_at_the_published_radius(direct, expected):
-    config = catalog.get("st-fig1").config("large")
-    rows = np.ones((len(config.widths), len(config.radii)))
-
-    def family(map, length):
-        factor = (11.0 if length == config.length else 2.0) if direct is None else direct
-        return families.of_errors(config.widths, config.radii, rows * (factor if map == "direct" else 1.0))
-
-    found = {(map, length, "ascent"): family(map, length) for map in config.maps for length in config.lengths}
-    claim = fig1.at_published(config, found)
-    assert LETTERS[claim.verdict] == expected
-    assert "0.032" in claim.statement
 
 
 def test_large_sizes_differ_from_the_others():

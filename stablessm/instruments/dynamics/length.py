@@ -19,7 +19,7 @@ from stablessm._checked import Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._progress import working
-from stablessm.instruments._axes import Axes, axes_or_new, labeled
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.adapters import as_stateful
 from stablessm.instruments.adapters.facts import evaluating, like, own_input_size
 
@@ -82,7 +82,9 @@ class LengthCurve(Result):
         ax.semilogx(self.position, self.loss, label="state carried" if self.carried else "whole sequences")
         if self.restarted is not None:
             ax.semilogx(self.position, self.restarted, label=f"started again every {self.window} steps")
-        return labeled(ax, xlabel="position", ylabel="loss")
+        ax.set(xlabel="position", ylabel="loss")
+        ax.legend()
+        return ax
 
     def __str__(self) -> str:
         best = int(np.argmin(self.loss))

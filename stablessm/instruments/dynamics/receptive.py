@@ -16,7 +16,7 @@ from stablessm._checked import Part, Seed, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError, quoted
 from stablessm._progress import working
-from stablessm.instruments._axes import Axes, axes_or_new, labeled
+from stablessm.instruments._axes import Axes, axes_or_new
 from stablessm.instruments.dynamics._flow import Flow, flow
 
 By: TypeAlias = Literal["gradient", "ablation"]
@@ -79,7 +79,9 @@ class ReceptiveField(Result):
         for name, values in (("gradient", self.gradient), ("ablation", self.ablation)):
             if values is not None and values.max() > 0:
                 ax.semilogy(self.lag, np.where(values > 0, values, np.nan) / values.max(), label=name)
-        return labeled(ax, xlabel="lag in steps", ylabel="influence, relative")
+        ax.set(xlabel="lag in steps", ylabel="influence, relative")
+        ax.legend()
+        return ax
 
     def __str__(self) -> str:
         by = "" if self.gradient is None else f", {self.reach(by='gradient')} by gradients"
