@@ -12,13 +12,12 @@ from typing import Any, get_args
 
 import pytest
 import report_runs
-import typer
 from html_structure import Structure
 from report_runs import CLAIMS, write_run
 from typer.testing import CliRunner
 
 from stablessm import ArgumentError
-from stablessm.cli.report import report as report_command
+from stablessm.cli import app
 from stablessm.report import markup, page, section
 from stablessm.report.claim import VERDICTS
 from stablessm.report.figure import Style
@@ -455,27 +454,25 @@ def test_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = typer.Typer()
-    app.command()(report_command)
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     write_run(tmp_path / "run", figures=["gone"])
     out = tmp_path / "report.html"
-    result = CliRunner().invoke(app, [str(tmp_path), str(tmp_path / "typo"), "--out", str(out), "--open"])
+    result = CliRunner().invoke(app, ["report", str(tmp_path), str(tmp_path / "typo"), "--out", str(out), "--open"])
     assert result.exit_code == 0
     assert f"written: {out} (runs: 1; claims: 1 reproduced, 1 partly, 1 not reproduced)" in result.stdout
     assert f"could not be read: {tmp_path / 'typo'}: no such folder" in result.stderr
     assert "gone.json: no such file" in result.stderr
     assert opened == [out.as_uri()]
-    assert CliRunner().invoke(app, ["--out", str(tmp_path / "report")]).exit_code == 2
+    assert CliRunner().invoke(app, ["report", "--out", str(tmp_path / "report")]).exit_code == 2
     (tmp_path / "measured").mkdir()
     (tmp_path / "measured" / "record.json").write_text('{"kind": "measure"}', encoding="utf-8")
-    result = CliRunner().invoke(app, [str(tmp_path), "--out", str(out)])
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "--out", str(out)])
     assert "measured" not in result.stderr  # it has a page of its own
     for name in ("typo", "measured"):
-        result = CliRunner().invoke(app, [str(tmp_path / name), "--out", str(tmp_path / "none.html")])
+        result = CliRunner().invoke(app, ["report", str(tmp_path / name), "--out", str(tmp_path / "none.html")])
         assert result.exit_code == 2
-        assert f"runs: expected folders with a run, got {tmp_path / name}" in result.stderr
+        assert f"RUN: expected folders with a run, got {tmp_path / name}" in result.stderr
     assert not (tmp_path / "none.html").exists()
 
 
