@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from stablessm import _progress
 from stablessm.bench import machine, table
 from stablessm.bench.options import Options
 from stablessm.bench.records import rows_so_far, write_record
@@ -45,7 +44,7 @@ def run_cases(
     """
     cases, path = list(itertools.product(*axes.values())), options.path(suite)
     rows = rows_so_far(path)
-    for number, case in enumerate(_progress.bar(True, iterable=cases, unit=" cases", leave=False), 1):
+    for number, case in enumerate(table.progress(cases), 1):
         given = dict(zip(axes, case, strict=True))
         facts = {name: "x".join(map(str, it)) if isinstance(it, tuple) else it for name, it in given.items()}
         if any(facts.items() <= row.items() for row in rows):

@@ -1,18 +1,35 @@
-"""Formats rows as text for a terminal."""
+"""Formats rows as text for a terminal, and shows a progress bar."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from tqdm import tqdm
+T = TypeVar("T")
+_CLEAR = "\r\x1b[K"
+
+
+def progress(cases: Sequence[T]) -> Iterator[T]:
+    """Yield the cases one by one; in a terminal, also show a progress bar.
+
+    While the bar is shown, print with :func:`say`.
+    """
+    for number, case in enumerate(cases):
+        if sys.stderr.isatty():
+            done = 30 * number // len(cases)
+            bar = f"[{'█' * done}{'·' * (30 - done)}] case {number + 1} of {len(cases)}"
+            print(f"{_CLEAR}{bar}", end="", file=sys.stderr, flush=True)
+        yield case
+    if sys.stderr.isatty():
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
 
 
 def say(text: str) -> None:
     """Print text above the progress bar and flush it, so that a killed run has printed all its results."""
-    tqdm.write(text)
-    sys.stdout.flush()
+    if sys.stderr.isatty():
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
+    print(text, flush=True)
 
 
 def columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,6 @@ from bar_chart import Panel, bars
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablessm import _progress
 from stablessm.bench import machine, measure, table
 from stablessm.bench.measure import Timing, copies, event_clock, finish, host_clock, rotating, timings
 
@@ -151,17 +150,20 @@ def test_quartiles_are_those_of_the_turns() -> None:
     assert (found.median, found.quartiles, found.turns) == (3.0, (2.0, 4.0), 5)
 
 
-def test_text_is_printed_above_the_progress_bar(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table.say("done")
-    assert capsys.readouterr() == ("done\n", "")
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(table.progress([1, 2])) == [1, 2]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    for _ in _progress.bar(True, iterable=["x"], leave=False):
-        table.say("done")
+    assert list(table.progress(["x", "y"])) == ["x", "y"]
+    table.say("done")
     out, err = capsys.readouterr()
+    empty, half = "·" * 30, "█" * 15 + "·" * 15
+    clear = "\r\x1b[K"
+    assert err == f"{clear}[{empty}] case 1 of 2{clear}[{half}] case 2 of 2{clear}{clear}"
     assert out == "done\n"
-    assert "0/1" in err
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(1e-3, 1e6)), min_size=1, max_size=6))
