@@ -12,6 +12,7 @@ import smoke_numbers
 
 from stablessm import ArgumentError, record
 from stablessm.experiments import catalog
+from stablessm.experiments.frame import described
 from stablessm.experiments.frame.base import Size, execute
 from stablessm.experiments.listing import judged_size
 from stablessm.report.figure import Figure
@@ -76,6 +77,14 @@ def test_description(id):
         assert is_dataclass(config)
         assert type(config).__dataclass_params__.frozen
         assert fields(config)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n**Limits.** One seed.\n"])
+def test_a_description_may_end_with_the_claim(end, tmp_path):
+    text = "# own-study: A title\n\n**Question.** Which?\n\n**Claim** (beyond the papers). The\nfirst."
+    (tmp_path / "README.md").write_text(text + end, encoding="utf-8")
+    found = described(str(tmp_path / "experiment.py"), print, print, print, smoke=1, minutes=(0.1,))
+    assert (found.id, found.source, found.claim) == ("own-study", "beyond the papers", "The first.")
 
 
 def test_experiments_that_a_sweep_can_split_have_jobs():

@@ -21,7 +21,7 @@ Claims: TypeAlias = Iterable[Claim]
 
 _HEAD = re.compile(
     r"# (?P<id>[\w-]+): (?P<title>[^\n]+)\n\n\*\*Question\.\*\* (?P<question>.+?)\n\n"
-    r"\*\*Claim\*\* \((?P<source>.+?)\)\. (?P<claim>.+?)\n\n",
+    r"\*\*Claim\*\* \((?P<source>.+?)\)\. (?P<claim>.+?)(?:\n\n|\s*\Z)",
     re.DOTALL,
 )
 
