@@ -46,8 +46,9 @@ _CAUSES: dict[Cause, tuple[str, str]] = {
         "mask with a large finite number (torch.finfo(x.dtype).min) instead of -∞, or with torch.where",
     ),
     "slope": (
-        "a function at a point where its slope is infinite, such as a root at 0",
-        "add an epsilon inside the function, or clamp its argument; torch.where after it does not help",
+        "a function at a point where its slope is infinite, such as a root at 0 or eigenvectors of equal eigenvalues",
+        "add an epsilon inside the function, clamp its argument, or move equal eigenvalues apart; torch.where after it "
+        "does not help",
     ),
     "recurrent weight": (
         "a recurrent weight outside the stable region",
@@ -92,7 +93,7 @@ class Divergence(Result):
     tensor: str
     """Name of the tensor: ``output[0]``, ``parameter w``, …"""
     value: float
-    """Modulus of the first bad entry of the tensor."""
+    """Modulus of the first bad entry of the tensor; an index has its sign."""
     index: tuple[int, ...]
     """Index of this entry, which is the earliest in time (for a gradient the latest, since gradients flow backward)."""
     batch: int | None

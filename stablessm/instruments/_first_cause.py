@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from stablessm.instruments._growth import MATRIX_PRODUCTS, OFTEN, Growth
@@ -51,13 +51,16 @@ _DIVISION = {
 _MOMENTS = {"mean", "nanmean", "var", "std", "var_mean", "native_batch_norm", "native_group_norm", "native_layer_norm"}
 """Operations that square or sum their argument, which overflows if the argument is large."""
 _DOMAIN = {"sqrt", "asin", "acos", "acosh", "atanh", "erfinv", "pow"}
-_POLES = {"atanh", "erfinv", "lgamma", "digamma", "polygamma"}
+_POLES = {"atanh", "erfinv", "special_ndtri", "lgamma", "digamma", "polygamma"}
 _PRODUCTS = {"pow", "prod", "cumprod"}
 """Operations whose results overflow although their arguments are moderate."""
-_STEEP_AT = {"sqrt": 0, "pow": 0, "asin": 1, "acos": 1, "acosh": 1}
+_STEEP_AT = {"sqrt": 0, "pow": 0, "special_entr": 0, "asin": 1, "acos": 1, "acosh": 1}
 """Modulus of the argument at which the slope of a function is infinite."""
 _STEEP_AT_ORIGIN = {"hypot", "atan2", "xlogy"}
 """Functions of two arguments without a slope where both arguments are 0."""
+_VECTORS = {"_linalg_eigh": 0, "linalg_eig": 0, "_linalg_svd": 1}
+"""Operations whose vectors have no slope if two eigenvalues or singular values are equal, and the index of these
+values in the result."""
 _EXP = {"exp", "exp2", "expm1", "sinh", "cosh", "special_expm1"}
 _MADE = ("empty", "new_empty", "full", "new_full", "fill", "scalar_tensor", "masked_fill", "where", "lift_fresh")
 """Prefixes of the names of operations that write given values, or leave memory uninitialized."""
@@ -95,8 +98,11 @@ def first_cause(
     """
     watch = _Watch(steep, place)
     try:
-        with torch.no_grad(), _restored_afterwards(module), watch:
-            module(*args, **kwargs)
+        buffers = {
+            name: buffer.clone() for name, buffer in module.named_buffers()
+        }  # a forward pass may write into them
+        with torch.no_grad(), torch.random.fork_rng(), watch:
+            functional_call(module, buffers, args, dict(kwargs))
     except Exception:  # the operations before the exception count
         pass
     often = frozenset(address for address, times in watch.products.items() if times >= OFTEN)
@@ -123,20 +129,6 @@ def unstable_weight(
             found[name] = float(torch.linalg.eigvals(weight.detach().double().nan_to_num()).abs().max())
     worst = max(found, key=lambda name: found[name], default=None)
     return None if worst is None or found[worst] <= 1 else (worst, found[worst])
-
-
-@contextmanager
-def _restored_afterwards(module: nn.Module) -> Iterator[None]:
-    """Return a context manager that restores a module's buffers (such as running means) and the random state on
-    exit.
-    """
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.random.fork_rng():
-        try:
-            yield
-        finally:
-            for name, buffer in module.named_buffers():
-                buffer.copy_(buffers[name])
 
 
 class _Watch(operation_mode()):  # type: ignore[misc]
@@ -166,6 +158,8 @@ class _Watch(operation_mode()):  # type: ignore[misc]
         if counts and not self.steep and _is_steep(name, args):
             self.steep, self.steep_at = True, self.place()
         result = function(*args, **kwargs)
+        if counts and not self.steep and name in _VECTORS and _has_equal(result[_VECTORS[name]]):
+            self.steep, self.steep_at = True, self.place()
         made = [tensor for _, tensor in tensors_in(result, "")]
         self.growth.add(name, before, made)
         if self.gradient and counts and name != "detach":
@@ -182,6 +176,8 @@ class _Watch(operation_mode()):  # type: ignore[misc]
             numbers = [torch.tensor(float(value)) for value in args if isinstance(value, int | float)]
             nan = any(bool(tensor.isnan().any()) for tensor in made)
             self.cause = self._named(name, before + numbers, smallest, nan)
+            if name == "native_batch_norm" and len(negative) > 4 and negative[4]:  # the running variance
+                self.cause = "domain"
             if name == "pow" and not nan:
                 if smallest[0] and negative[1]:
                     self.cause = "division"
@@ -191,7 +187,9 @@ class _Watch(operation_mode()):  # type: ignore[misc]
                 self.at = self.fell_at
         elif self.fell is None and _falls(made) and (name in _LOG | _DIVISION or not _falls(before)):
             kinds: dict[Cause, set[str]] = {"log": _LOG, "division": _DIVISION, "domain": _POLES}
-            self.fell = next((kind for kind, names in kinds.items() if name in names), "overflow")
+            given = any(bool(torch.as_tensor(it).isinf().any()) for it in args if isinstance(it, Tensor | float))
+            other: Cause = "infinity" if given else "overflow"
+            self.fell = next((kind for kind, names in kinds.items() if name in names), other)
             self.fell_at = self.place()
         self.large = self.large or (self.gradient and any(is_large(tensor, 1e4) for tensor in before + made))
 
@@ -249,6 +247,11 @@ def _is_steep(name: str, args: tuple[Any, ...]) -> bool:
         exponent = torch.as_tensor(args[1], device=steep.device)
         steep = steep & (exponent > 0) & (exponent < 1)
     return bool(steep.any())
+
+
+def _has_equal(values: Tensor) -> bool:
+    """Return True if two values along the last axis are equal."""
+    return int((values[..., None] == values[..., None, :]).sum()) > values.numel()
 
 
 def _has_negative(value: Any) -> bool:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, TypeAlias, final
 
 import numpy as np
 import torch
@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from stablessm._arguments import real_number
-from stablessm._checked import checked
-from stablessm._errors import ArgumentError, quoted
+from stablessm._checked import Positive, checked
+from stablessm._errors import ArgumentError
 from stablessm.instruments._bad_values import Order, bad_entries, first_bad, is_bad, is_mask, is_spoilt
 from stablessm.instruments._divergence_calls import Call, Seen, first_bad_step, grows, sequence_first, within
 from stablessm.instruments._divergence_report import Divergence, DivergenceError, Phase
@@ -28,11 +27,11 @@ from stablessm.instruments.modes import Mode, mapped_weight, report_modes
 
 __all__ = ["Divergence", "DivergenceError", "DivergenceTrace", "trace_divergence"]
 
+When: TypeAlias = Literal["raise", "record"]
+
 
 @checked
-def trace_divergence(
-    model: nn.Module, *, when: Literal["raise", "record"] = "raise", limit: float | None = None
-) -> DivergenceTrace:
+def trace_divergence(model: nn.Module, *, when: When = "raise", limit: Positive | None = None) -> DivergenceTrace:
     """Return a context manager that watches a model and reports the first value or gradient that is not finite.
 
     The outputs of all modules are checked in the forward pass, gradients in the backward pass, parameters and buffers
@@ -66,13 +65,9 @@ def trace_divergence(
 class DivergenceTrace:
     """The context manager that ``trace_divergence`` returns; ``report`` is the first divergence, or None."""
 
-    def __init__(self, model: nn.Module, when: Literal["raise", "record"], limit: float | None) -> None:
+    def __init__(self, model: nn.Module, when: When, limit: float | None) -> None:
         if not isinstance(model, nn.Module):
             raise ArgumentError("model", "an nn.Module, whose submodules can be watched", type(model).__name__)
-        if when not in ("raise", "record"):
-            raise ArgumentError("when", "'raise' or 'record'", quoted(when))
-        if limit is not None:
-            real_number("limit", limit, 0)
         self.report: Divergence | None = None
         self._model, self._when, self._limit = model, when, limit
         self._handles: list[RemovableHandle] = []
@@ -338,7 +333,7 @@ class DivergenceTrace:
         mode = None if phase == "input" else self._blame(name, states, known, phase == "forward")
         if phase == "parameter" and mode is not None and mode.module != name:
             mode = None
-        value = float(tensor[index].abs())
+        value = float(tensor[index].abs() if is_numeric(tensor) else tensor[index])
         return Divergence(phase, name, type(module).__name__, label, value, index, batch, time, channel, mode)
 
     def _blame(self, name: str, states: Sequence[Tensor], index: tuple[int, ...] | None, forward: bool) -> Mode | None:

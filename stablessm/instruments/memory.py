@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from stablessm import _tensors
-from stablessm._arguments import real_number, whole_number
-from stablessm._checked import Seed, Size, checked
-from stablessm._errors import ArgumentError, quoted
+from stablessm._arguments import real_number
+from stablessm._checked import Count, Positive, Seed, Size, checked
+from stablessm._errors import ArgumentError
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
@@ -44,18 +44,18 @@ def memory_function(
     d_input: Size | None = None,
     dt: float | None = None,
     norm: Norm = "ball",
-    bound: float = 1.0,
+    bound: Positive = 1.0,
     directions: Tensor | None = None,
     amplitudes: Sequence[float] | None = None,
     tokens: Sequence[int] | None = None,
     prefix: Sequence[int] | None = None,
     suffix: Sequence[int] | None = None,
     output: huggingface.Output | None = None,
-    warm_up: int | None = None,
+    warm_up: Count | None = None,
     around: Tensor | np.ndarray | None = None,
     linear: bool | None = None,
     samples: Size = 64,
-    ascent: int = 8,
+    ascent: Count = 8,
     unit: str | None = None,
     seed: Seed = 0,
     progress: bool = True,
@@ -90,7 +90,7 @@ def memory_function(
         model: One of our layers or models, ``torch.nn.RNN``, ``GRU`` or ``LSTM``, a Hugging Face model, or any callable
             from (batch, time, d_input) to (batch, time, d_output). A model with one output per sequence,
             (batch, d_output), is run on every beginning of the input. A model that looks ahead gets as much input after
-            the horizon as before it, or three times as much if it looks further ahead.
+            the horizon as before it, or three times as much (at least 256 steps) if it looks further ahead.
         horizon: Number of steps to look back.
         d_input: Number of input channels (default: the model's).
         dt: Time between samples (default: the model's, or 1).
@@ -130,8 +130,6 @@ def memory_function(
     >>> curve.exact, bool(np.allclose(curve.value, abs(kernel)))
     (True, True)
     """
-    horizon, seed = whole_number("horizon", horizon), whole_number("seed", seed, 0, 2**63)
-    _check(norm, bound, samples, ascent)
     transformer = is_transformer(model)
     unused: dict[str, Any] = {"suffix": suffix} if transformer else {"prefix": prefix, "suffix": suffix}
     if tokens is not None:
@@ -214,9 +212,11 @@ def _around(system: System, inputs: Tensor | np.ndarray, steps: int) -> System:
     """
     base = _tensors.as_tensor(inputs).detach().to(system.device, system.dtype)
     base = base[:, None] if base.dim() == 1 else base
-    if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps or not bool(base.isfinite().all()):
-        expected = f"finite numbers, at least {steps} steps (horizon and warm_up), {system.d_input} channels"
+    if base.dim() != 2 or base.shape[1] != system.d_input or len(base) < steps:
+        expected = f"at least {steps} steps (horizon and warm_up), {system.d_input} channels"
         raise ArgumentError("around", expected, f"shape {tuple(base.shape)}")
+    if not bool(base.isfinite().all()):
+        raise ArgumentError("around", "finite numbers", "NaN or infinity")
 
     def call(x: Tensor, state: Any) -> tuple[Tensor, Any]:
         at, held = (0, None) if state is None else state
@@ -239,7 +239,6 @@ def _from_rest(system: System, horizon: int, warm_up: int | None, alone: bool) -
     False if the memory is measured around other inputs, which come before time 0.
     """
     if warm_up is not None:
-        warm_up = whole_number("warm_up", warm_up, 0)
         return seeing_ahead(system, horizon + warm_up), warm_up
     steps = huggingface.WARM_UP if system.input == "embedding" or (alone and _compares(system)) else 0
     system = seeing_ahead(system, horizon + steps)
@@ -315,8 +314,9 @@ def _given(directions: Tensor, amplitudes: Sequence[float] | None, system: Syste
     if directions.dim() != 2 or directions.shape[1] != system.d_input or not len(directions):
         raise ArgumentError("directions", f"shape (n, {system.d_input})", f"shape {tuple(directions.shape)}")
     length = torch.linalg.vector_norm(directions, dim=1, keepdim=True)
-    if bool((length == 0).any()):
-        raise ArgumentError("directions", "no zero vector", "one")
+    usable = (length > 0) & length.isfinite()
+    if not bool(usable.all()):
+        raise ArgumentError("directions", "finite vectors other than 0", f"one of length {float(length[~usable][0]):g}")
     sizes = torch.tensor([bound] if amplitudes is None else list(amplitudes), dtype=system.dtype, device=system.device)
     if not len(sizes) or not bool((sizes > 0).all()) or (norm == "ball" and bool((sizes > bound * (1 + 1e-9)).any())):
         raise ArgumentError("amplitudes", f"positive numbers up to bound = {bound}", amplitudes)
@@ -339,11 +339,3 @@ def default_unit(system: System, step: float) -> str:
     if system.input == "embedding":
         return "tokens"
     return "steps" if step == 1 and own_step(system.model) is None else "time"
-
-
-def _check(norm: str, bound: float, samples: int, ascent: int) -> None:
-    if norm not in get_args(Norm):
-        raise ArgumentError("norm", f"one of {', '.join(get_args(Norm))}", quoted(norm))
-    real_number("bound", bound, 0)
-    whole_number("samples", samples)
-    whole_number("ascent", ascent, 0)

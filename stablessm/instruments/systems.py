@@ -32,7 +32,11 @@ STATE_ELEMENTS = 2**22
 """Largest number of state values of a chunk: a layer may store the state of every step."""
 
 PROBED = 256
-"""Number of steps over which a model that carries its state is tested for dependence on future inputs."""
+"""Smallest number of future inputs that are tested for an effect on earlier outputs. A model that carries its state is
+tested over at most as many outputs."""
+
+FAINT = 1e-3
+"""Relative effect of inputs up to which they may be left out after the outputs of a model that looks ahead."""
 
 _BATCH = 32
 """Number of sequences in the batch that shows whether a model mixes its sequences."""
@@ -201,7 +205,8 @@ def completed(system: System) -> System:
             short, long = (*short, 1), (*long, 1)
         pooled = len(short) == 2 and short == long and short[0] == 2
         if not pooled and (short[:2], long[:2], len(short)) != ((2, 5), (2, 7), 3):
-            raise ArgumentError("model", "output (batch, time, d_output) or (batch, d_output)", f"shape {short}")
+            expected = "output (batch, time, d_output) or (batch, d_output)"
+            raise ArgumentError("model", expected, f"shape {short} for an input of 2 sequences of 5 steps")
         _require_repeatable(system, 6)
         if not _rows_are_apart(system):
             _require_repeatable(system, 6, calls=64, rows=_BATCH)  # rare noise looks like this, too
@@ -236,7 +241,7 @@ def _try(system: System, x: Tensor) -> Tensor:
         raise
     except Exception as error:
         shape = f"(batch, time, {system.d_input})" if system.dtype.is_floating_point else "token ids (batch, time)"
-        expected = f"a callable that takes {shape}"
+        expected = f"a callable that takes {shape}" + ("; or pass tokens=" if system.input == "embedding" else "")
         if getattr(getattr(system.model, "config", None), "is_encoder_decoder", False):
             expected += "; of an encoder-decoder model give model.get_encoder(), or a function of one input"
         elif system.dtype in (torch.float16, torch.bfloat16):
@@ -254,10 +259,11 @@ def _try(system: System, x: Tensor) -> Tensor:
 def seeing_ahead(system: System, steps: int) -> System:
     """Test whether a model looks ahead; return the system with ``ahead``, the number of further inputs that it gets.
 
-    A model looks ahead if one of its first ``steps`` outputs changes when the inputs after these steps change. Such a
-    model gets ``steps`` further inputs. If ``steps`` further inputs are too few for the outputs but three times as many
-    are enough, it gets three times as many. A model that carries its state is tested over at most ``PROBED`` steps; if
-    the model looks ahead, it runs in one pass.
+    A model looks ahead if one of its first ``steps`` outputs changes when the ``steps`` inputs after them, or at least
+    ``PROBED`` inputs, change. (A Hugging Face model is tested with ``steps`` inputs.) A model that looks ahead gets
+    ``steps`` further inputs. If these are too few for the outputs, but three times as many or at least ``PROBED``
+    inputs are (nearly) enough, it gets this larger number. A model that carries its state is tested over at most
+    ``PROBED`` steps; if the model looks ahead, it runs in one pass.
 
     >>> shifted = as_system(lambda x: torch.cat([x[:, 20:], 0 * x[:, :20]], 1), d_input=1)
     >>> seeing_ahead(shifted, 100).ahead, seeing_ahead(as_system(lambda x: x.cumsum(1), d_input=1), 100).ahead
@@ -269,24 +275,33 @@ def seeing_ahead(system: System, steps: int) -> System:
     tested = tested if system.longest is None else min(tested, system.longest // 2)
     if tested < 1:
         return system
+    short = system.longest is not None or is_transformer(system.model)
+    stop = tested + (tested if short else max(tested, PROBED))
     with evaluating(system.model), torch.no_grad():
-        if not _sees(system, tested, tested, 2 * tested):
+        if not _sees(system, tested, tested, stop):
             return system
-        _require_repeatable(system, 2 * tested)  # noise that begins late looks like this, too
-        further = system.longest is None and _sees(system, steps, 2 * steps, 4 * steps)
-        enough = further and not _sees(system, steps, 4 * steps, 5 * steps)
-    return replace(system, streams=False, ahead=3 * steps if enough else steps)
+        _require_repeatable(system, stop)  # noise that begins late looks like this, too
+        most = max(3 * steps, steps + PROBED)
+        further = system.longest is None and _sees(system, steps, 2 * steps, steps + most)
+        enough = further and not _sees(system, steps, steps + most, 2 * steps + most, least=FAINT)
+    return replace(system, streams=False, ahead=most if enough else steps)
 
 
-def _sees(system: System, outputs: int, start: int, stop: int) -> bool:
-    """Return True if the first ``outputs`` outputs change when the inputs from ``start`` to ``stop`` change."""
-    x = _probe(system, stop, rows=4)
-    x[1:, :start] = x[0, :start]
+def _sees(system: System, outputs: int, start: int, stop: int, least: float = 0.0) -> bool:
+    """Return True if the first ``outputs`` outputs change when the inputs from ``start`` to ``stop`` change.
+
+    Relative changes up to ``least`` or up to rounding errors do not count. Several pasts are tried, because a threshold
+    or a gate may let the future through only after some inputs.
+    """
+    simple = not system.dtype.is_floating_point or is_transformer(system.model) or stop * system.width > CHUNK_ELEMENTS
+    sizes = torch.tensor([1, -1, 8, -8][: 1 if simple else 4], device=system.device)[:, None, None]
+    x = _probe(system, stop, rows=4 * len(sizes)).unflatten(0, (-1, 4))
+    x[:, :, :start] = (sizes * x[0, :1, :start])[:, None]
     if system.dtype.is_floating_point:  # both larger and zero: the model may compare the future with the past
-        x[1, start:] *= 10
-        x[2, start:] = 0
-    y = _try(system, x)[:, :outputs]
-    return not all(alike(y[0], other, y) for other in y[1:])
+        x[:, 1, start:] *= 10 * sizes
+        x[:, 2, start:] = 0
+    y = _try(system, x.flatten(0, 1))[:, :outputs].unflatten(0, (-1, 4))
+    return not all(alike(past[0], other, past, least) for past in y for other in past[1:])
 
 
 def require_causal(name: str, run: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, tol: float) -> None:

@@ -328,3 +328,19 @@ def test_causes_that_only_the_gradient_shows(cause: str, function: Callable[[Ten
         assert y.isfinite().all()
         (y.sum() * torch.inf if cause == "loss" else y.sum()).backward()
     assert (trace.report.phase, trace.report.cause) == ("gradient", cause)
+
+
+def test_a_recorded_divergence_leaves_the_backward_pass_possible() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval()
+    model[1].running_var[0] = -1
+    with trace_divergence(model, when="record") as trace:
+        model(torch.randn(3, 2)).sum().backward()
+    assert (trace.report.module, trace.report.cause) == ("1", "domain")
+    assert model[0].weight.grad is not None
+
+
+def test_an_index_below_0_keeps_its_sign() -> None:
+    model = nn.Embedding(5, 2)
+    with trace_divergence(model, when="record") as trace, pytest.raises(IndexError):
+        model(torch.tensor([1, -2]))
+    assert "-2 in input[0]" in str(trace.report)

@@ -79,6 +79,34 @@ def test_looking_ahead_is_found(model, ahead: bool) -> None:
     assert (system.ahead > 0) == ahead
 
 
+def peeking(form: str, steps: int, d: int, draw: torch.Generator) -> Callable[[Tensor], Tensor]:
+    """A function whose outputs depend on the input ``steps`` steps later, some of them only after certain inputs."""
+    one, two = torch.randn(2, d, 2, generator=draw, dtype=torch.float64)
+    later = lambda x: shifted(x, steps) @ two  # noqa: E731
+    return {
+        "faint": lambda x: torch.relu(x @ one + 1e-6 * later(x) - 0.5),
+        "gate": lambda x: x @ one * torch.sigmoid(later(x)),
+        "after a threshold": lambda x: torch.relu(x @ one - 1) * later(x),
+        "of a threshold": lambda x: x @ one + torch.relu(later(x) - 1),
+        "larger": lambda x: torch.maximum(x @ one, later(x)),
+    }[form]
+
+
+@settings(max_examples=40)
+@given(
+    form=st.sampled_from(["faint", "gate", "after a threshold", "of a threshold", "larger"]),
+    steps=st.integers(1, 5) | st.integers(1, 256),
+    horizon=st.integers(5, 60),
+    d=st.integers(1, 3),
+    seed=st.integers(0, 9999),
+)
+def test_looking_ahead_is_found_at_any_distance(form: str, steps: int, horizon: int, d: int, seed: int) -> None:
+    model = peeking(form, steps, d, torch.Generator().manual_seed(seed))
+    assert seeing_ahead(as_system(model, d_input=d), horizon).ahead >= steps
+    past = peeking(form, 0, d, torch.Generator().manual_seed(seed))
+    assert seeing_ahead(as_system(past, d_input=d), horizon).ahead == 0
+
+
 class Ahead(nn.Module):
     """Claims to carry a state, and looks ahead all the same."""
 

@@ -379,6 +379,12 @@ def with_the_last(x):
 
 
 @pytest.mark.parametrize("measure", [effective_state_size, receptive_field])
+def test_noisy_functions_are_called_noisy(measure):
+    with pytest.raises(ArgumentError, match="got noise: two calls differ by"):
+        measure(lambda x: x + 1e-3 * torch.randn_like(x), torch.randn(20))
+
+
+@pytest.mark.parametrize("measure", [effective_state_size, receptive_field])
 @pytest.mark.parametrize(
     "model",
     [

@@ -138,11 +138,8 @@ def _require_causal(model: Any, found: Flow) -> None:
 def _of_values(model: Any, x: Tensor) -> Flow:
     try:
         adapter = as_stateful(model, d_input=x.shape[-1])
-    except ArgumentError as reason:
-        try:
-            system = systems.as_system(model, d_input=x.shape[-1])
-        except ArgumentError:
-            raise reason from None
+    except ArgumentError:
+        system = systems.as_system(model, d_input=x.shape[-1])
         if system.pooled:
             raise ArgumentError("model", "an output at every step", "one output per sequence") from None
         return Flow(lambda u, _: (system.call(u, None)[0], None), x.to(system.device, system.dtype), "axis 0", False)
