@@ -2,7 +2,7 @@
 
 Random curves of all kinds and sums of interfering waves (tests/random_decays.py, which defines right, covered and
 seen), curves of physical systems, also with noise of 10 to 30 % (tests/physical_decays.py), and random RNN, GRU and
-LSTM stacks (tests/random_stacks.py). Seeds that nothing was tuned on.
+LSTM stacks, also of families that remember long (tests/random_stacks.py). Seeds that nothing was tuned on.
 
 python benchmarks/decay.py        # writes benchmarks/results/decay-cpu.json
 python benchmarks/decay.py --workers 8
@@ -60,6 +60,13 @@ def stacks(seed: int, size: int) -> dict[str, object]:
     return {"seed": seed, **asdict(random_stacks.coverage(random_stacks.draw(rng) for _ in range(size)))}
 
 
+def family(name: str, size: int) -> dict[str, object]:
+    """Return the coverage of recurrent stacks of one family."""
+    rng = np.random.default_rng([9102, random_stacks.FAMILIES.index(name)])
+    found = random_stacks.coverage(random_stacks.draw_of(rng, name) for _ in range(size))
+    return {"family": name, **asdict(found)}
+
+
 def row(task: Callable[[], dict[str, object]]) -> dict[str, object]:
     """Run one task and print its row."""
     found = task()
@@ -74,16 +81,21 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "decay-cpu.json")
     args = parser.parse_args()
     chunks, size, models = (1, 40, 2) if args.smoke else (10, CHUNK, 300)
-    tasks = [partial(stacks, 9101, models), partial(waves, 9201, size)]
+    names = random_stacks.FAMILIES
+    tasks = [partial(family, name, max(models // 5, 1)) for name in names]
+    tasks += [partial(stacks, 9101, models), partial(waves, 9201, size)]
     tasks += [partial(physical, 9301, 2 * size, None), partial(physical, 9401, size, (0.1, 0.3))]
     tasks += [partial(curves, seed, size) for seed in range(9001, 9001 + chunks)]
     with multiprocessing.Pool(args.workers) as pool:
-        of_stacks, of_waves, of_systems, noisy, *parts = pool.map(row, tasks, chunksize=1)
+        found = pool.map(row, tasks, chunksize=1)
+    families, (of_stacks, of_waves, of_systems, noisy, *parts) = found[: len(names)], found[len(names) :]
     summary = {
         "wrong": float(np.mean([part["wrong"] for part in parts])),
         "missed": float(np.average([part["missed"] for part in parts], weights=[part["seen"] for part in parts])),
         "covered": float(np.mean([part["covered"] for part in parts])),
         "covered in stacks": of_stacks["covered"],
+        "covered in the worst family of stacks": min(each["covered"] for each in families),
+        "undecided in the worst family of stacks": max(each["undecided"] for each in families),
         "covered in interfering waves": of_waves["covered"],
         "wrong in interfering waves": of_waves["wrong"],
         "wrong in physical systems": of_systems["wrong"],
@@ -92,7 +104,7 @@ def main() -> None:
         "wrong with noise of 10 to 30 %": noisy["wrong"],
         "missed with noise of 10 to 30 %": noisy["missed"],
     }
-    _measure.write_record(args.out, "cpu", [*parts, of_waves, of_systems, noisy, of_stacks], summary)
+    _measure.write_record(args.out, "cpu", [*parts, of_waves, of_systems, noisy, of_stacks, *families], summary)
     print(f"\nwritten: {args.out}")
 
 

@@ -342,11 +342,7 @@ def require_digest(path: Path, digest: str | None, expected: str = "the file tha
 
 def environment() -> dict[str, Any]:
     """Return the versions, machine and commit of this process, for a record."""
-    return {
-        "versions": _provenance.versions(),
-        "commit": _provenance.commit(),
-        "hardware": _provenance.hardware(),
-    }
+    return {"versions": _provenance.versions(), "commit": _provenance.commit(), "hardware": _provenance.hardware()}
 
 
 def write_record(folder: str | os.PathLike[str], *, started: float, **content: Any) -> Path:

@@ -13,8 +13,7 @@ from stablessm.cli.options import RUNS, option
 
 
 def status(
-    out: Path = RUNS,
-    all: bool = option(False, "Also show complete experiments and training runs."),
+    out: Path = RUNS, all: bool = option(False, "Also show complete experiments and training runs.")
 ) -> dict[str, Any]:
     """Show the progress of experiments, sweeps and training runs.
 

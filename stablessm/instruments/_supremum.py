@@ -96,9 +96,9 @@ class Search:
         """
         d = self.system.d_input
         generator = torch.Generator().manual_seed(seed)
-        self.evaluate(self._spread(samples, generator), self.limit)
-        self.search(self._spread(MORE * samples, generator))
-        self.evaluate(self._spread(SHORT_RUNS * samples, generator), min(SHORTEST, self.limit))
+        self.evaluate(self.spread(samples, generator), self.limit)
+        self.search(self.spread(MORE * samples, generator))
+        self.evaluate(self.spread(SHORT_RUNS * samples, generator), min(SHORTEST, self.limit))
         self.note = f"{samples} inputs"
         if d <= samples and (system := linearized(self.system)) is not None:
             self._linearize(system)
@@ -148,9 +148,15 @@ class Search:
         inputs, times = torch.unique(led, dim=0, return_counts=True)
         return inputs[times.topk(min(LEADERS, len(inputs))).indices]
 
+    def around(self, point: Tensor, size: float, count: int) -> Tensor:
+        """Return random inputs around ``point``, at distances of about ``size`` times the length of ``point``."""
+        noise = torch.randn(count, len(point), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        moved = point + size * point.norm() * self.own(noise)
+        return moved * (self.reach / moved.norm(dim=1, keepdim=True)).clamp(max=1)
+
     def evaluate(self, points: Tensor, horizon: int) -> None:
         """Measure the responses to given inputs over ``horizon`` steps, and update the largest value at each time."""
-        for some in points.split(self._together(horizon)) if len(points) else ():
+        for some in points.split(self.together(horizon)) if len(points) else ():
             for _ in self._evaluated(some, horizon):
                 pass
 
@@ -179,7 +185,7 @@ class Search:
         The result has the shape (n, ·), with one entry for each of the given times (default: all).
         """
         horizon = self.horizon if horizon is None else horizon
-        groups = points.split(self._together(horizon))
+        groups = points.split(self.together(horizon))
         return torch.cat([torch.cat(list(self._evaluated(some, horizon)), 1)[:, times] for some in groups])
 
     def _evaluated(self, points: Tensor, horizon: int) -> Iterator[Tensor]:
@@ -215,7 +221,7 @@ class Search:
         self.best[now] = torch.where(better[:, None], inputs, self.best[now])
         self.lengths[now] = torch.where(better, length, self.lengths[now])
 
-    def _together(self, horizon: int) -> int:
+    def together(self, horizon: int) -> int:
         """Return the number of inputs to run at once, given the horizon and the size of the state."""
         if self.system.streams:
             return max(1, STATE_ELEMENTS // (4 * SHORTEST * self.system.width) - 1)
@@ -313,7 +319,7 @@ class Search:
             torch.unique(_unit(self.best[times]).round(decimals=6), dim=0)
         )  # rounded, so that equal directions coincide
 
-    def _spread(self, count: int, generator: torch.Generator) -> Tensor:
+    def spread(self, count: int, generator: torch.Generator) -> Tensor:
         """Return random inputs of many sizes and their negatives; with several channels, half have the largest size."""
         d = self.system.d_input
         longest = count // 2 if d > 1 else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -17,12 +17,13 @@ from stablessm._errors import ArgumentError
 from stablessm._renamed import reading_a_file, renamed
 from stablessm.instruments import decay
 from stablessm.instruments._axes import Axes, axes_or_new
+from stablessm.instruments._decay_modes import informed
 from stablessm.instruments.decay import DecayFit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ARRAYS = ("time", "value", "maximizer", "inputs", "by_input")
+_ARRAYS = ("time", "value", "maximizer", "inputs", "by_input", "slowest")
 
 
 DISCRETE = ("steps", "tokens")
@@ -67,6 +68,10 @@ class MemoryCurve(Result):
     """Values of one curve for each named input (number of inputs, T)."""
     dt: float = math.nan
     """Time between samples (default: from ``time``)."""
+    slowest: np.ndarray | None = None
+    """Rates of the slowest modes of the state at the fixed points that it reaches, per unit of time: one rate for each
+    input of ``by_input`` (or of the norm ``unit``), or the lowest of all inputs and the largest of the inputs that lead
+    at the end. None if unknown."""
 
     def __post_init__(self) -> None:
         if np.ndim(self.time) != 1:
@@ -80,7 +85,12 @@ class MemoryCurve(Result):
 
     @cached_property
     def _fit(self) -> DecayFit:
-        return decay.fit_decay(self.time, self.value, floor=self.floor or None)
+        fit = decay.fit_decay(self.time, self.value, floor=self.floor or None)
+        if self.slowest is None:
+            return fit
+        searched = self.by_input is None and self.norm != "unit"
+        rates = self.slowest if searched else self.slowest.min(keepdims=True)
+        return informed(fit, self.time, self.value, rates)
 
     def memory_time(self, eps: float) -> float:
         """Return the memory time: the last time at which M is above ``eps`` times its largest value.
@@ -119,8 +129,10 @@ class MemoryCurve(Result):
         """Return the curve of a single input, by its name in ``inputs``."""
         if self.inputs is None or self.by_input is None or name not in self.inputs:
             raise ArgumentError("name", f"one of {', '.join(self.inputs or ())}", name)
-        row = self.by_input[self.inputs.index(name)]
-        return MemoryCurve(self.time, row, self.unit, self.norm, self.bound, True, floor=self.floor, note=self.note)
+        i, own = self.inputs.index(name), self.slowest
+        own = own if own is None else own[[i]]
+        row = MemoryCurve(self.time, self.by_input[i], self.unit, self.norm, self.bound, True, floor=self.floor)
+        return replace(row, note=self.note, slowest=own)
 
     def plot(self, ax: Axes | None = None, *, fit: bool = True, label: str = "memory", **style: Any) -> Axes:
         """Plot the curve with a logarithmic y axis, the fitted decay (unless ``fit`` is False) and the rounding level.

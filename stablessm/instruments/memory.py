@@ -18,6 +18,7 @@ from stablessm._errors import ArgumentError
 from stablessm._progress import working
 from stablessm.instruments import _linear, _supremum, huggingface
 from stablessm.instruments._precision import in_double
+from stablessm.instruments._recurrences import slowest_rates
 from stablessm.instruments._repeatable import NoisyError, alike
 from stablessm.instruments.adapters.facts import evaluating, is_transformer, own_step
 from stablessm.instruments.curve import MemoryCurve
@@ -159,18 +160,21 @@ def memory_function(
         system = in_double(system, lambda copied: replace(run_by(copied).with_callback(tell), **found))
         system = system if around is None else _around(system, around, horizon + warm_up + system.ahead)
         search = _supremum.Search(system, horizon, step, norm, bound, warm_up, brief=around is not None)
+        points = None
         if directions is not None:
             points = _given(directions, amplitudes, system, norm, bound)
             facts["by_input"] = search.rows(points).numpy()
             facts["inputs"] = tuple(str([round(v, 6) for v in point.tolist()]) for point in points)
         elif norm == "unit":
-            search.evaluate(torch.eye(system.d_input, dtype=system.dtype, device=system.device), horizon)
+            points = torch.eye(system.d_input, dtype=system.dtype, device=system.device)
+            search.evaluate(points, horizon)
         else:
             search.run(samples, ascent, seed)
         if searched and not system.streams:
             _confirm(search)
-    facts |= {"exact": norm == "unit" and searched, "note": search.note}
-    return finite_curve(time, search.value, search.maximizer, ROUNDING * search.rounding, **facts)
+        facts |= {"exact": norm == "unit" and searched, "note": search.note}
+        curve = finite_curve(time, search.value, search.maximizer, ROUNDING * search.rounding, **facts)
+        return curve if around is not None else replace(curve, slowest=slowest_rates(search, points))
 
 
 def _confirm(search: _supremum.Search) -> None:

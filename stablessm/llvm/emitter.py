@@ -164,10 +164,7 @@ class Emitter(Generic[Options]):
         self.loop(count, [], one)
 
     def loop(
-        self,
-        count: ir.Value,
-        carried: list[ir.Value],
-        body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+        self, count: ir.Value, carried: list[ir.Value], body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]]
     ) -> list[ir.Value]:
         """Emit code for a loop with ``carried = body(i, carried)`` for i in range(count); return the
         last ``carried``.

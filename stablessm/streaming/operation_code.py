@@ -182,10 +182,7 @@ class OperationCode:
     ) -> list[ir.Value]:
         """Emit code for the complex number (a + ib)(u + iv) + (x + iy); return its real and imaginary parts."""
         multiply_add, negative = self.wide.multiply_add, self.builder.fneg(b)
-        return [
-            multiply_add(a, u, multiply_add(negative, v, x)),
-            multiply_add(a, v, multiply_add(b, u, y)),
-        ]
+        return [multiply_add(a, u, multiply_add(negative, v, x)), multiply_add(a, v, multiply_add(b, u, y))]
 
     def _channels(self, op: Channels) -> None:
         """Emit code for a diagonal recurrence (:class:`.Channels`) as a loop over vectors of channels.

@@ -68,11 +68,7 @@ class TeacherRNN(Target):
             most = 2 * shortest / (1 + self.oscillation**2)
             raise ArgumentError("dt", f"less than {most:g}, where Euler steps become unstable", self.dt)
         if float(activations.get(self.activation).value(torch.zeros(()))) != 0:
-            raise ArgumentError(
-                "activation",
-                "a function with σ(0) = 0",
-                repr(self.activation),
-            )
+            raise ArgumentError("activation", "a function with σ(0) = 0", repr(self.activation))
 
     @cached_property
     def layer(self) -> ContinuousRNN:

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from random_decays import draw, draw_interfering, rates
-from random_stacks import coverage
+from random_stacks import FAMILIES, coverage, draw_of
 from random_stacks import draw as draw_model
 from scipy.special import erfcx
 
@@ -168,6 +168,24 @@ def test_rates_of_random_recurrent_stacks_are_covered():
     found = coverage(draw_model(rng) for _ in range(300))
     assert found.covered >= 0.9, found
     assert found.wrong <= 0.01, found
+
+
+@pytest.mark.parametrize("family", ["LSTM with large gate biases", "cells in a loop"])
+def test_rates_of_a_few_stacks_that_remember_long_are_covered(family):
+    """Slow cells saturate, so that the curve shows a faster mode: the interval has to contain both rates."""
+    rng = np.random.default_rng(5)
+    found = coverage(draw_of(rng, family) for _ in range(5))
+    assert found.covered >= 0.75, found
+    assert found.undecided <= 0.25, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rates_of_every_family_of_stacks_are_covered(family):
+    rng = np.random.default_rng([6, FAMILIES.index(family)])
+    found = coverage(draw_of(rng, family) for _ in range(40))
+    assert found.covered >= 0.9, found
+    assert found.undecided <= 0.1, found
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])

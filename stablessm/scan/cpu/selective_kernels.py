@@ -210,10 +210,7 @@ def _adjoint(unit: _Unit, first: ir.Value, i: ir.Value) -> None:
         d_exponent = b.fmul(carried, before)
         d_A = unit.buffer("d_A", n)
         emit.store(emit.multiply_add(d_exponent, delta, emit.load(d_A, unit.lanes)), d_A)
-        return [
-            emit.multiply_add(adjoint, B, sums[0]),
-            emit.multiply_add(d_exponent, unit.load(A, n), sums[1]),
-        ]
+        return [emit.multiply_add(adjoint, B, sums[0]), emit.multiply_add(d_exponent, unit.load(A, n), sums[1])]
 
     d_drive, d_delta = emit.loop(f["states"], [unit.zero(), unit.zero()], one)
     emit.store(b.fmul(d_drive, delta), unit.row("d_x", t))

@@ -193,9 +193,7 @@ def figures(config: ApproximationConfig, stages: Stages) -> Figures:
         rows = {mixer: np.maximum(found[mixer, kind]["memory"][0, 1:], 1e-12).tolist() for mixer in MIXERS}
         panels.append(Panel(kind, "t [steps]", "memory M(t)", lines(times, rows), "log", "log"))
     yield Figure(
-        "memory",
-        f"Memory functions of the trained networks (seed 0). Training sees {config.length} steps.",
-        panels,
+        "memory", f"Memory functions of the trained networks (seed 0). Training sees {config.length} steps.", panels
     )
 
 

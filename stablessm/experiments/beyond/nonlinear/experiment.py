@@ -200,10 +200,7 @@ def stability(
 
 
 def tolerance(
-    config: NonlinearConfig,
-    found: Mapping[tuple[str, str], Mapping[str, np.ndarray]],
-    stable: list[str],
-    name: str,
+    config: NonlinearConfig, found: Mapping[tuple[str, str], Mapping[str, np.ndarray]], stable: list[str], name: str
 ) -> Claim:
     """Return a claim with its verdict: for every slow memory, stable maps tolerate clearly larger perturbations than
     the direct map. ``name`` says which weights are perturbed: ``recurrent`` or ``all``. ``found`` maps each pair (kind
