@@ -34,6 +34,7 @@ class Rule(NamedTuple):
 
 
 Size: TypeAlias = Annotated[int, Rule(lambda n: 1 <= n < MOST, "a whole number, at least 1")]
+Several: TypeAlias = Annotated[int, Rule(lambda n: 2 <= n < MOST, "a whole number, at least 2")]
 Count: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < MOST, "a whole number, at least 0")]
 Seed: TypeAlias = Annotated[int, Rule(lambda n: 0 <= n < 2**63, "a whole number from 0 to 2^63 - 1")]
 Finite: TypeAlias = Annotated[float, Rule(math.isfinite, "a finite number")]
@@ -386,7 +387,7 @@ def _path(value: Any) -> bool:
     return hasattr(value, "__fspath__")
 
 
-_NUMBER: Final = re.compile(r"\b(int|float|Size|Count|Seed|Finite|Positive|NotNegative|Part|Share)\b")
+_NUMBER: Final = re.compile(r"\b(int|float|Size|Several|Count|Seed|Finite|Positive|NotNegative|Part|Share)\b")
 _NUMBER_ALONE: Final = re.compile(rf"^{_NUMBER.pattern}( \| None)?$")
 _ALIAS: Final = re.compile(r"^(bool|[A-Z]\w*)( \| None)?$")
 """Patterns of three sorts of annotations: of arguments that may be numbers, of arguments that must be one number, and

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from stablessm import record
-from stablessm._arguments import whole_number
-from stablessm._checked import Positive, Seed, Size, checked
+from stablessm._checked import Positive, Seed, Several, Size, checked
 from stablessm._display import Result
 from stablessm._errors import ArgumentError
 from stablessm._tensors import padded
@@ -131,7 +130,7 @@ def perturbation_error(
     search: Search = "random",
     samples: Size = 30,
     steps: Size = 20,
-    horizon: Size = 1000,
+    horizon: Several = 1000,
     dt: Positive | None = None,
     inputs: Tensor | None = None,
     seed: Seed = 0,
@@ -194,14 +193,11 @@ class Sweep:
     search: Search = "random"
     samples: Size = 30
     steps: Size = 20
-    horizon: Size = 1000
+    horizon: Several = 1000
     dt: Positive | None = None
     inputs: Tensor | None = None
     seed: Seed = 0
     progress: bool = True
-
-    def __post_init__(self) -> None:
-        whole_number("horizon", self.horizon, 2)
 
     def curves(
         self, models: Sequence[nn.Module], target: Any, radii: Sequence[float] | np.ndarray | Tensor

@@ -6,8 +6,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from stablessm._arguments import whole_number
-from stablessm._checked import checked
+from stablessm._checked import Several, checked
 from stablessm.layers.storage import saved
 from stablessm.models.config import ModelConfig, Pool
 from stablessm.models.sequence_model import SequenceModel
@@ -38,8 +37,7 @@ class SequenceClassifier(SequenceModel):
     """
 
     @checked
-    def __init__(self, size: int, *, pool: Pool = "mean", per_step: bool = False, **options: Any) -> None:
-        size = whole_number("size", size, 2)
+    def __init__(self, size: Several, *, pool: Pool = "mean", per_step: bool = False, **options: Any) -> None:
         super().__init__(ModelConfig.of({"size": size, "pool": pool, "per_step": per_step, **options}))
 
     def _predicted(self, outputs: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from stablessm._arguments import whole_number
-from stablessm._checked import Count, Seed, Size, checked
+from stablessm._checked import Count, Seed, Several, checked
 from stablessm._errors import ArgumentError
 from stablessm.layers.storage import saved
 from stablessm.models.config import LanguageConfig
@@ -50,8 +49,7 @@ class LanguageModel(SequenceModel):
     config: LanguageConfig
 
     @checked
-    def __init__(self, vocab_size: Size, *, tied: bool = True, **options: Any) -> None:
-        vocab_size = whole_number("vocab_size", vocab_size, 2)
+    def __init__(self, vocab_size: Several, *, tied: bool = True, **options: Any) -> None:
         super().__init__(LanguageConfig.of({"vocab_size": vocab_size, "tied": tied, **options}))
         with torch.no_grad():
             for module in self.modules():

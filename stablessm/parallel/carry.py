@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stablessm._arguments import whole_number
-from stablessm._checked import checked
+from stablessm._checked import Count, checked
 from stablessm._errors import ArgumentError
 from stablessm._parts import nth_part
 
@@ -38,7 +37,7 @@ def place(group: Group = None) -> tuple[int, int]:
 
 
 @checked
-def own_steps(steps: int, group: Group = None) -> slice:
+def own_steps(steps: Count, group: Group = None) -> slice:
     """Return the slice of time steps that belongs to this rank.
 
     The slices of all ranks are consecutive and about equally long.
@@ -48,7 +47,7 @@ def own_steps(steps: int, group: Group = None) -> slice:
     torch.Size([2, 1000, 8])
     """
     rank, size = place(group)
-    return nth_part(whole_number("steps", steps, 0), rank, size)
+    return nth_part(steps, rank, size)
 
 
 @final

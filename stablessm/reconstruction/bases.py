@@ -90,7 +90,7 @@ def dct(length: Size, functions: int | Sequence[int] | None = None) -> Tensor:
 
 
 @checked
-def pca(data: Array, functions: int) -> Tensor:
+def pca(data: Array, functions: Size) -> Tensor:
     """Compute a basis from example inputs by principal component analysis without centering (LRU-UA section 3.2).
 
     The basis spans the subspace of P dimensions with the least mean square residual. The mean is not subtracted,
@@ -111,7 +111,6 @@ def pca(data: Array, functions: int) -> Tensor:
     if samples.dim() not in (2, 3) or samples.is_complex() or not samples.numel():
         raise ArgumentError("data", "real, (samples, L) or (samples, L, M)", f"{samples.dtype}, {tuple(samples.shape)}")
     flat = samples.to(torch.float64).flatten(1)
-    functions = whole_number("functions", functions)
     if functions > min(flat.shape):
         raise ArgumentError("functions", f"at most {min(flat.shape)} (samples, or values per sample)", functions)
     return torch.linalg.svd(flat, full_matrices=False)[2][:functions].mT.unflatten(0, samples.shape[1:])

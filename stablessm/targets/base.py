@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from stablessm import _tensors
-from stablessm._arguments import real_number
-from stablessm._checked import checked
+from stablessm._checked import Positive, checked
 from stablessm._errors import ArgumentError
 from stablessm._typing import Sequence
 from stablessm.scan.checks import check_tensor
@@ -44,7 +43,7 @@ class Target(ABC):
         return self._respond(x)
 
     @checked
-    def memory(self, times: ArrayLike, bound: float = 1.0) -> Tensor:
+    def memory(self, times: ArrayLike, bound: Positive = 1.0) -> Tensor:
         """Return the exact memory function M(t) at the given times, as a float64 tensor (len(times),).
 
         M(t) = sup over |x|₂ ≤ bound of |d/dt H_t(u^x)| / bound (IAT eq. 6). H_t(u^x) is the output at time t for the
@@ -61,7 +60,7 @@ class Target(ABC):
         )
         if times.dim() != 1 or not bool((times >= 0).all()):
             raise ArgumentError("times", "one dimension and no negative time", f"shape {tuple(times.shape)}")
-        return self._memory(times, real_number("bound", bound, 0))
+        return self._memory(times, float(bound))
 
     @abstractmethod
     def _respond(self, x: Tensor) -> Tensor:
