@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
-from types import ModuleType
 from typing import Any
 
 from stablessm import _current_folder
@@ -30,29 +29,27 @@ def get(id: str) -> Experiment[Any]:
         _current_folder.use()
         return _own(id, lambda: getattr(import_module(module), name))
     if id in IDS:
-        paper, _, figure = id.partition("-")
-        found: Experiment[Any] = getattr(_index(paper), figure).EXPERIMENT
-        return found
+        return next(experiment for experiment in _of_paper(id.partition("-")[0]) if experiment.id == id)
     for entry in entry_points(group=GROUP, name=id):
         return _own(f"{id} = {entry.value}", entry.load)
     raise unknown_name("ID", ids(), id, "an id that stablessm list shows, or module:NAME")
 
 
-def _index(paper: str) -> ModuleType:
-    """Import and return the module that lists the experiments of one paper, such as ``ia``. The experiments of the
-    other papers are not imported, because importing all of them takes seconds.
+def _of_paper(paper: str) -> tuple[Experiment[Any], ...]:
+    """Import and return the experiments of one paper, such as ``ia``. The experiments of the other papers are not
+    imported, because importing all of them takes seconds.
     """
     if paper == "ia":
-        from stablessm.experiments.iat import index
+        from stablessm.experiments.iat.index import EXPERIMENTS
     elif paper == "su":
-        from stablessm.experiments.ssm_ua import index
+        from stablessm.experiments.ssm_ua.index import EXPERIMENTS
     elif paper == "lr":
-        from stablessm.experiments.lru_ua import index
+        from stablessm.experiments.lru_ua.index import EXPERIMENTS
     elif paper == "st":
-        from stablessm.experiments.stable_ssm import index
+        from stablessm.experiments.stable_ssm.index import EXPERIMENTS
     else:
-        from stablessm.experiments.beyond import index
-    return index
+        from stablessm.experiments.beyond.index import EXPERIMENTS
+    return EXPERIMENTS
 
 
 def _own(reference: str, load: Callable[[], Any]) -> Experiment[Any]:

@@ -1,4 +1,4 @@
-"""Lists the experiments of StableSSM."""
+"""Lists the experiments of StableSSM, in the order in which ``stablessm list`` shows them."""
 
 from stablessm.experiments.stable_ssm.appendix import experiment as appendix
 from stablessm.experiments.stable_ssm.fig1 import experiment as fig1
@@ -14,3 +14,8 @@ from stablessm.experiments.stable_ssm.table3 import experiment as table3
 from stablessm.experiments.stable_ssm.table4 import experiment as table4
 from stablessm.experiments.stable_ssm.table5 import experiment as table5
 from stablessm.experiments.stable_ssm.table6 import experiment as table6
+
+EXPERIMENTS = tuple(
+    figure.EXPERIMENT
+    for figure in (fig1, fig2, fig3, fig4, fig5, fig6, table1, table2, table3, table4, table5, table6, appendix, rates)
+)
