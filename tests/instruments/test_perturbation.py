@@ -456,7 +456,7 @@ def test_half_precision_has_no_upper_bound() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"horizon": 50.5}, r"^horizon: expected a whole number, at least 1, got 50\.5"),
+        ({"horizon": 50.5}, r"^horizon: expected a whole number, at least 2, got 50\.5"),
         ({"samples": 4.5}, r"^samples: expected a whole number, at least 1, got 4\.5"),
         (
             {"inputs": np.zeros((1, 20, 1)), "norm": "mse"},
