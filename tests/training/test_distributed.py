@@ -263,7 +263,7 @@ def test_parts_of_a_batch_are_its_rows():
     for part in ((0, 11), (3, 3), (-1, 2)):
         with pytest.raises(ArgumentError, match=r"part: expected \(i, n\)"):
             task.batch("train", 10, part=part)
-    with pytest.raises(ArgumentError, match="parallel: expected one of 'ddp', 'fsdp', got 'pipeline'"):
+    with pytest.raises(ArgumentError, match="parallel: expected 'ddp' or 'fsdp', got 'pipeline'"):
         TrainingConfig(parallel="pipeline")
 
 
