@@ -70,9 +70,22 @@ def test_the_bound_is_one_for_any_network(seed, width, d, scale):
     g = fit(scale * draw.normal(size=(width, d)), draw.normal(size=width), x, draw.normal(size=(30, 2)))
     fresh = draw.uniform(-1, 1, size=(20_000, d))
     errors = np.abs(f(fresh) - g(fresh)).max()
-    lower, upper = sup_bound(f, g, low, high, float(np.linalg.norm(direction, axis=0).max()), 1.2 * errors + 0.1)
+    lower, upper, _ = sup_bound(f, g, low, high, float(np.linalg.norm(direction, axis=0).max()), 1.2 * errors + 0.1)
     assert errors <= upper
     assert lower <= upper
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_narrow_feature_of_a_wide_domain_is_found_by_the_proof(seed):
+    draw = np.random.default_rng(seed)
+    size, place = 10 ** draw.uniform(2, 4), draw.uniform(-0.9, 0.9)
+
+    def bump(x):
+        return np.exp(-((x - place * size) ** 2))
+
+    found = elementwise(bump, (-size, size), tol=0.02, lipschitz=0.86)
+    x = np.concatenate([np.linspace(-size, size, 20_001), place * size + np.linspace(-3, 3, 2001)])
+    assert np.abs(found(x)[:, 0] - bump(x)).max() <= found.bound <= 0.02
 
 
 def test_vector_valued():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from stablessm.constructions import elementwise, from_convolution, kolmogorov_ar
 from stablessm.constructions.pointwise._function import Pointwise
 from stablessm.constructions.pointwise._ridge import Ridge, fit, in_a_box, on_an_interval
 from stablessm.constructions.pointwise._stack import LayerStack
+from stablessm.constructions.pointwise._sup_bound import sup_bound
 from stablessm.constructions.pointwise.elementwise import Elementwise
 from stablessm.constructions.pointwise.kolmogorov_arnold import KolmogorovArnold
 
@@ -47,6 +49,28 @@ def test_a_jet_has_the_slopes_and_bounds_the_bend(seed: int, d: int) -> None:
     slope = np.tanh(x @ g.A.T + g.b)
     exact = (np.abs(2 * slope * (1 - slope**2)) * (half @ np.abs(g.A).T) ** 2) @ np.abs(g.C).T
     assert tiny == pytest.approx(exact, rel=1e-2, abs=1e-4)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds, st.integers(1, 3))
+def test_units_that_are_constant_in_all_cells_do_not_change_a_jet(seed: int, d: int) -> None:
+    rng = np.random.default_rng(seed)
+    g, x, half = ridge(rng, d), 0.1 * rng.standard_normal((40, d)), rng.uniform(0.001, 0.03, (1, d))
+    g = replace(g, A=g.A * 10 ** rng.uniform(-1, 2, (6, 1)), b=g.b * 10 ** rng.uniform(-1, 2, 6))
+    together = g.jet(x, half)
+    for i in range(len(x)):  # in a single cell, more units are constant
+        for one, all_of_them in zip(g.jet(x[i : i + 1], half), together, strict=True):
+            assert one[0] == pytest.approx(all_of_them[i], rel=1e-10, abs=1e-12)
+    assert together[0] == pytest.approx(g(x), rel=1e-10, abs=1e-12)
+
+
+def test_progress_is_told_at_every_call_and_every_fit() -> None:
+    told: list[int] = []
+    f = Pointwise(np.sin, np.array([0.0]), np.array([1.0]), interval=True, tell=lambda: told.append(1))
+    next(on_an_interval(f, 1e-3, 40))
+    assert len(told) == 5  # at the nodes and between them, and for three slopes of the units
+    sup_bound(f, ridge(np.random.default_rng(0), 1), f.low, f.high, 1.0, 10.0)
+    assert len(told) == 6
 
 
 @settings(max_examples=15, deadline=None)

@@ -28,9 +28,12 @@ class Pointwise:
     high: np.ndarray
     interval: bool
     """Whether f takes arrays (n,) instead of (n, 1)."""
+    tell: Callable[[], object] = lambda: None
+    """Function that is called before each call of f."""
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """Evaluate f at points (n, d), and return values (n, k); raise an ArgumentError if the values are not valid."""
+        self.tell()
         try:
             found = self.f(x[:, 0] if self.interval else x)
         except (TypeError, AttributeError) as error:  # a function of tensors

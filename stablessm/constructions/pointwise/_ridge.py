@@ -6,7 +6,7 @@ In one dimension the hidden units are placed on an adaptive mesh; in more dimens
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import final
@@ -17,6 +17,9 @@ from stablessm.constructions.pointwise._function import Pointwise
 
 _STEEPEST = 4 / 27**0.5
 """Largest |tanh''|, which is attained at tanh² = 1/3."""
+
+_SATURATED = 20.0
+"""Inputs beyond which tanh is ±1 in double precision."""
 
 _ROUGHEST = 1e-11
 """Singular values below this fraction of the largest are dropped, which keeps weights and rounding errors small."""
@@ -65,16 +68,21 @@ class Ridge:
         The cells are x ± half, where x and half are (n, d). The three results are (n, k): g(x), Σ_i |∂_i g(x)| half_i,
         and an upper bound of sup |δ·∇²g δ| over the cell and over all δ with |δ_i| ≤ half_i.
         """
-        z = x @ self.A.T + self.b
-        reach = half @ np.abs(self.A).T
+        middle, width = (x.max(0) + x.min(0)) / 2, (x.max(0) - x.min(0)) / 2 + half.max(0)
+        center = self.A @ middle + self.b
+        live = np.abs(center) < _SATURATED + np.abs(self.A) @ width  # the other units are constant in all cells
+        A, C = self.A[live], self.C[:, live]
+        constant = self.c + self.C[:, ~live] @ np.sign(center[~live])
+        z = x @ A.T + self.b[live]
+        reach = half @ np.abs(A).T
         t = np.tanh(z)
         near = np.maximum(np.abs(z) - reach, 0)
         far = np.abs(z) + reach
         bend = np.minimum(2 * (1 - np.tanh(near) ** 2) * np.tanh(far), _STEEPEST)
         slope = 1 - t**2
-        gradient = np.stack([slope @ (self.C * column).T for column in self.A.T], axis=-1)
-        second = (bend * reach**2) @ np.abs(self.C).T
-        return t @ self.C.T + self.c, (np.abs(gradient) * half[:, None]).sum(-1), second
+        gradient = np.stack([slope @ (C * column).T for column in A.T], axis=-1)
+        second = (bend * reach**2) @ np.abs(C).T
+        return t @ C.T + constant, (np.abs(gradient) * half[:, None]).sum(-1), second
 
 
 def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
@@ -88,23 +96,31 @@ def fit(A: np.ndarray, b: np.ndarray, x: np.ndarray, y: np.ndarray) -> Ridge:
     return Ridge(A, b, weights[:-1].T, weights[-1], float(s[0] / s[kept][-1]))
 
 
-def on_an_interval(f: Pointwise, tol: float, max_width: int) -> Iterator[tuple[Ridge, float]]:
+def on_an_interval(
+    f: Pointwise, tol: float, max_width: int, missed: Sequence[np.ndarray] = ()
+) -> Iterator[tuple[Ridge, float]]:
     """Yield networks that fit f on an interval, with more and more hidden units; each is yielded with its error.
 
     The interval is divided into cells. Each network has one hidden unit for each cell, and one beyond each end of the
     interval. After each network, the cells whose error is large, compared with the largest error and with ``tol``, are
-    halved. No network has more than ``max_width`` hidden units.
+    halved. No network has more than ``max_width`` hidden units. The caller may add points to ``missed`` at which the
+    last network had a large error: narrow features of f lie between the points at which a network is compared with f.
     """
     edges = np.linspace(f.low[0], f.high[0], 5)
     while len(edges) + 1 <= max_width:
         length = np.diff(edges)
         nodes = np.append((edges[:-1, None] + length[:, None] * _NODES).ravel(), edges)[:, None]
         check = (edges[:-1, None] + length[:, None] * _BETWEEN).reshape(-1, 1)
+        also = np.array(missed).reshape(-1, 1)
+        check = np.concatenate([check, also])
+        cells = np.append(np.arange(len(length)).repeat(len(_BETWEEN)), np.searchsorted(edges[1:-1], also[:, 0]))
         values, wanted = f(nodes), f(check)
         found = []
         for steepness in _STEEPNESS:
+            f.tell()
             ridge = fit(*_mesh(edges, steepness), nodes, values)
-            errors = np.abs(wanted - ridge(check)).max(1).reshape(len(length), -1).max(1)
+            errors = np.zeros(len(length))
+            np.maximum.at(errors, cells, np.abs(wanted - ridge(check)).max(1))
             found.append((float(errors.max()), ridge, errors))
         largest, ridge, errors = min(found, key=itemgetter(0))
         yield ridge, largest
@@ -149,6 +165,7 @@ def in_a_box(f: Pointwise, max_width: int) -> Iterator[tuple[Ridge, float]]:
         values, wanted = f(nodes), f(fresh)
         found = []
         for steepness in _RIDGE_STEEPNESS:
+            f.tell()
             slopes = steepness * width ** (1 / d) * directions
             A = slopes / half
             ridge = fit(A, -(slopes * through).sum(1) - A @ middle, nodes, values)

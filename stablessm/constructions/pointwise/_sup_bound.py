@@ -11,14 +11,15 @@ from stablessm.constructions.pointwise._ridge import Ridge
 BUDGET = 3_000_000
 """Largest number of cells that are examined."""
 
-_CHUNK = 20_000_000
+_CHUNK = 2_000_000
 """Approximate number of values that are in memory at once."""
 
 
 def sup_bound(
     f: Callable[[np.ndarray], np.ndarray], g: Ridge, low: np.ndarray, high: np.ndarray, lipschitz: float, target: float
-) -> tuple[float, float]:
-    """Return a lower and an upper bound of sup |f - g| over the box [low, high] and over all components.
+) -> tuple[float, float, np.ndarray]:
+    """Return a lower and an upper bound of sup |f - g| over the box [low, high] and over all components, and the point
+    (d,) with the largest error of the last cells.
 
     Let L be the Lipschitz constant of f. In a cell with half sides s and half diagonal ρ around its center x::
 
@@ -42,7 +43,7 @@ def sup_bound(
         upper = max(upper, float(bounds[~unproven].max(initial=0.0)))
         seen += 2**d * int(unproven.sum())
         if not unproven.any() or lower > target or seen > BUDGET:
-            return lower, max(upper, float(bounds.max()))
+            return lower, max(upper, float(bounds.max())), cells[errors.argmax()]
         cells = (cells[unproven][:, None] + corners * half).reshape(-1, d)
         half = half / 2
 

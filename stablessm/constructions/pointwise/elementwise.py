@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
@@ -115,7 +115,7 @@ def elementwise(
     target = Pointwise(f, low, high, interval=np.ndim(domain) == 1)
     L = target.lipschitz(lipschitz)
     with working("elementwise") as tell:
-        ridge, error, bound = _proven(target, tol, max_width, L, tell, estimated=lipschitz is None)
+        ridge, error, bound = _proven(replace(target, tell=tell), tol, max_width, L, estimated=lipschitz is None)
     model = LayerStack(*two_layers(ridge.A, ridge.b, ridge.C, ridge.c, "tanh"))
     certified, seconds = lipschitz is not None, round(time.perf_counter() - started, 3)
     bound = bound if certified else np.inf
@@ -123,13 +123,12 @@ def elementwise(
 
 
 def _proven(
-    f: Pointwise, tol: float, max_width: int, lipschitz: float, tell: Callable[[], object], *, estimated: bool
+    f: Pointwise, tol: float, max_width: int, lipschitz: float, *, estimated: bool
 ) -> tuple[Ridge, float, float]:
     """Fit f by larger and larger networks until an error of at most ``tol`` is proven.
 
     Returns the last network, its measured error, and the proven upper bound of its error. The network has at most
-    ``max_width`` hidden units. ``tell`` is called after each network, and ``estimated`` states, for error
-    messages, whether the Lipschitz constant is an estimate.
+    ``max_width`` hidden units. ``estimated`` states, for error messages, whether the Lipschitz constant is an estimate.
     """
     one = len(f.low) == 1
     if np.prod(lipschitz * (f.high - f.low) / tol) > BUDGET:
@@ -137,17 +136,18 @@ def _proven(
         what = f"tol = {tol:g} cannot be {'tested' if estimated else 'proven'} with the {constant}: too many cells"
         raise NumericalError(what, "a larger tol")
     share = 0.9 if one else 0.5  # fraction of tol for the error at the points; the rest is for the error between them
-    proven, smallest = np.inf, np.inf
-    for ridge, error in on_an_interval(f, tol, max_width) if one else in_a_box(f, max_width):
-        tell()
+    proven, smallest, missed = np.inf, np.inf, list[np.ndarray]()
+    for ridge, error in on_an_interval(f, tol, max_width, missed) if one else in_a_box(f, max_width):
         smallest = min(smallest, error)
         if error > share * tol:
             continue
-        lower, upper = sup_bound(f, ridge, f.low, f.high, lipschitz, tol)
+        lower, upper, worst = sup_bound(f, ridge, f.low, f.high, lipschitz, tol)
         proven = min(proven, upper)
         if upper <= tol:
             return ridge, max(lower, error), upper
-        if error < tol / 8:  # a better fit would not help
+        if lower > tol:
+            missed.append(worst)
+        elif error < tol / 8:  # a better fit would not help
             break
     bound = "" if estimated else f", the smallest proven {proven:.3g}"
     raise NumericalError(

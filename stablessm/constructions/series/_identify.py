@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement, permutations
+from itertools import combinations_with_replacement
 from typing import final
 
 import numpy as np
 
 from stablessm._errors import ArgumentError
 from stablessm.constructions.series._fit import Factors, Modes
-from stablessm.constructions.series._tensor import powers
+from stablessm.constructions.series._tensor import powers, symmetric_part
 from stablessm.constructions.sums._modes import stable_rates
 
 _FOLDS = 4
@@ -91,13 +91,10 @@ def _identified(records: Records, states: int | None, dt: float) -> tuple[Factor
     coefficients = _solved(*_grams(records.regressors(modes), records.outputs()), ridge)
     terms, place, m = [], 1, modes.basis.shape[1]
     for degree in range(1, records.order + 1):
-        core = np.zeros((m,) * degree)
-        for chosen in _monomials(m, degree):
-            copies = set(permutations(chosen))
-            for copy in copies:
-                core[copy] = coefficients[place] / len(copies)
-            place += 1
-        terms.append((degree, *powers(core, _TERMS)))
+        core, chosen = np.zeros((m,) * degree), _monomials(m, degree)
+        core[tuple(np.transpose(chosen))] = coefficients[place : place + len(chosen)]
+        terms.append((degree, *powers(symmetric_part(core), _TERMS)))
+        place += len(chosen)
     return modes.factors(terms, records.memory, dt), float(coefficients[0])
 
 

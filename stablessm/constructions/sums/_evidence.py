@@ -51,6 +51,8 @@ class Path:
         self._least = max(_ROUNDING * float(np.abs(values).max()), _TINY) * np.sqrt(self.count)
         self.models = {0: Model(np.empty(0, dtype=np.complex128), float(np.linalg.norm(values)))}
         self._grown, self._subspaces = 0, self._decompose()
+        self.even = bool(self._subspaces)
+        """Whether the times are evenly spaced."""
         # models that were already tried at another order, or with other modes
         self._shrunk: dict[tuple[int, int], Model] = {}
         self._parts: dict[bytes, float] = {}
@@ -90,7 +92,7 @@ class Path:
             return np.inf
         cost = (used + int(self.domain.turns(model.rates).sum())) * np.log(n)
         square = model.size**2 + self._least**2
-        if self._noise is None and self._subspaces and n >= 2 * _FEW:
+        if self._noise is None and self.even and n >= 2 * _FEW:
             cost += min(0.0, n * np.log(self._unpredicted(model.rates)) + np.log(n))
         elif self._noise is not None and square <= (n - used) * self._noise**2:
             return square / self._noise**2 + cost

@@ -15,9 +15,10 @@ from stablessm._errors import ArgumentError
 from stablessm.constructions._checks import real_array
 from stablessm.constructions.sums import _measure
 from stablessm.constructions.sums._evidence import Path
-from stablessm.constructions.sums._modes import Domain, unit_columns
-from stablessm.constructions.sums._polish import Fit, Problem, fit_weights, real_rows
+from stablessm.constructions.sums._modes import Domain
+from stablessm.constructions.sums._polish import Problem, fit_weights
 from stablessm.constructions.sums._samples import Request, Samples
+from stablessm.constructions.sums._standard_errors import standard_errors
 from stablessm.constructions.sums.result import ExponentialSum, FitError
 
 _MOST = 40  # real states, unless max_order says otherwise
@@ -201,47 +202,9 @@ def _result(found: _Found, domain: Domain, samples: Samples, unit: float, reques
         left = problem.values - domain.matrix(fit.rates, problem.times) @ fit.coefficients
         size = float(np.linalg.norm(left * problem.graded[:, None]))
     level = path.level(order)
-    rate_errors, weight_errors = _standard_errors(problem, fit, level)
+    rate_errors, weight_errors = standard_errors(problem, fit, level, even=path.even)
     fit = replace(fit, coefficients=fit.coefficients * noise.scales)
     es = _measure.measured(samples, domain, fit, request, unit)
     weight_errors = (unit * weight_errors * noise.scales).reshape(es.weights.shape)
     es = replace(es, norm="l2", residual=unit * size / np.sqrt(path.count), noise=unit * level)
     return replace(es, rate_errors=rate_errors, weight_errors=weight_errors)
-
-
-def _standard_errors(problem: Problem, found: Fit, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standard errors of the m rates, (m,), and of their weights for q entries of the kernel, (m, q).
-
-    The real and the imaginary part of a result are the standard errors of the real and the imaginary part of a rate or
-    weight. ``level`` is the standard deviation of the noise.
-    """
-    domain, rates, entries = problem.domain, found.rates, problem.values.shape[1]
-    graded = problem.graded[:, None]
-    columns = domain.matrix(rates, problem.times) * graded
-    if domain.is_complex:
-        columns = np.concatenate([columns, 1j * columns], axis=1)
-    columns = real_rows(columns)
-    turns = domain.turns(rates)
-    modes = np.exp(problem.times[:, None] * rates)[:, None, :] * domain.weights(found.coefficients, rates).T
-    modes *= problem.times[:, None, None]
-    slope = np.concatenate([modes, 1j * modes[..., turns]], axis=2)
-    slope = slope if domain.is_complex else slope.real
-    slopes = [real_rows(slope[:, entry] * graded) for entry in range(entries)]
-    inverse = _inverse(columns)
-    follows = [inverse @ part for part in slopes]  # derivatives of the weights by the rates
-    apart = np.concatenate([part - columns @ follow for part, follow in zip(slopes, follows, strict=True)])
-    root = _inverse(apart).T  # root.T @ root is the covariance of the rates
-    moved = level * np.linalg.norm(root, axis=0)
-    rate_errors = moved[: len(rates)].astype(np.complex128)
-    rate_errors[turns] += 1j * moved[len(rates) :]
-    own = (inverse**2).sum(axis=1)
-    spread = level * np.sqrt([own + ((root @ follow.T) ** 2).sum(axis=0) for follow in follows]).T
-    parts = spread[: len(rates)], spread[len(rates) :]
-    weights = parts[0] + 1j * parts[1] if domain.is_complex else domain.weights(spread, rates)
-    return (rate_errors, weights) if turns.any() else (rate_errors.real, weights.real)
-
-
-def _inverse(columns: np.ndarray) -> np.ndarray:
-    """Return the pseudoinverse of a matrix, computed after scaling its columns to norm one."""
-    unit, scale = unit_columns(columns)
-    return np.asarray(np.linalg.pinv(unit, rcond=1e-14) / scale[:, None])

@@ -112,9 +112,11 @@ def _supremum(samples: Samples, fitted: Callable[[np.ndarray], np.ndarray], entr
     near = np.abs(between).max(axis=2) * weight.max(axis=1)[:, None]
     rows = np.abs(between).reshape(*between.shape[:2], *entries).sum(axis=3)
     l1 = np.trapezoid(rows, at[:, :, None], axis=1).sum(axis=0).max()
-    peaks = np.argsort(-near.max(axis=1))[:_ADDED]
-    top = near[peaks].argmax(axis=1)
-    sides = at[peaks, np.maximum(top - 1, 0)], at[peaks, np.minimum(top + 1, at.shape[1] - 1)]
+    beside = np.pad(near, ((0, 0), (1, 1)))
+    where, top = np.nonzero((near >= beside[:, :-2]) & (near >= beside[:, 2:]))  # a panel may have several extrema
+    largest = np.argsort(-near[where, top])[:_ADDED]
+    where, top = where[largest], top[largest]
+    sides = at[where, np.maximum(top - 1, 0)], at[where, np.minimum(top + 1, at.shape[1] - 1)]
     close = np.linspace(*sides, _CLOSE)
     close = close if samples.step is None else samples.step * np.rint(close / samples.step)
     close = np.unique(np.concatenate([close.reshape(-1), times]))
