@@ -74,51 +74,55 @@ def slowest_rates(search: Search, given: Tensor | None) -> np.ndarray | None:
     These are the rates at the fixed points that the states reach under the inputs ``given`` (n, d_input), one rate for
     each input. If None are given, many inputs are tried, and the result has two rates: the lowest, and the largest of
     the inputs with the largest values at the last times. The result is None if the model calls no recurrence of
-    ``torch.nn``, if the memory is zero, if a state has more than ``LARGEST`` values, or if it reaches no stable fixed
-    point. Recurrences are treated separately, because the modes of a stack are the modes of its layers.
+    ``torch.nn``, if the memory is zero, if a state has more than ``LARGEST`` values, if it reaches no stable fixed
+    point, or if the model has slower memory than its recurrences. Recurrences are treated separately, because the modes
+    of a stack are the modes of its layers.
     """
     system = search.system
     with recurrences() as calls:
         system.call(torch.zeros(2, 5, system.d_input, dtype=system.dtype, device=system.device), None)
     if not calls or None in calls.values() or not search.value.any():
         return None
-    several = len(calls) > 1
     if given is not None:
-        rates = _of_inputs(search, given, several)
+        rates = _of_inputs(search, given)
         return None if bool(rates.isnan().any()) else rates.numpy() / search.dt
     size = sum(part.numel() // 2 for call in calls.values() if call for _, part in tensors_in(call[1], ""))
     count = min(max(2, ELEMENTS // size**3), TOGETHER)
     late = torch.unique(search.best[search.times(TOGETHER)[-LEADERS:]], dim=0)[:count]
     leading = search.own(late if len(late) else search.best[-1:])  # a memory below rounding
     points = torch.cat([leading, search.spread(count, torch.Generator().manual_seed(0))])
-    rates = _of_inputs(search, points, several)
+    rates = _of_inputs(search, points)
     for part in SIZES:
         around = search.around(points[rates.argmin()], part, count)
-        points, rates = torch.cat([points, around]), torch.cat([rates, _of_inputs(search, around, several)])
+        points, rates = torch.cat([points, around]), torch.cat([rates, _of_inputs(search, around)])
     ends = torch.stack([rates.min(), rates[: len(leading)].max()])
     return None if bool(ends.isnan().any()) else ends.numpy() / search.dt
 
 
-def _of_inputs(search: Search, points: Tensor, several: bool) -> Tensor:
+def _of_inputs(search: Search, points: Tensor) -> Tensor:
     """Return the rate per step of the slowest mode for each of the inputs ``points``, measured in runs of the model.
 
-    If the model has several recurrences, these may wait for each other: if the runs are shorter than ``TIMES`` time
-    scales of the slowest mode, longer runs follow.
+    Recurrences may wait for each other, and a model may have other memory than its recurrences, such as attention. If
+    the first runs are shorter than ``TIMES`` time scales of the slowest mode, longer runs therefore follow, unless the
+    model carries its state. The rate is NaN if the output still changes although all recurrences have decayed.
     """
 
     def measured(steps: int, count: int) -> Tensor:
         found = []
         for some in points.split(max(1, count)):
             with recurrences() as calls:
-                for _ in search.velocities(some, steps):
-                    pass
+                sizes = [torch.linalg.vector_norm(v, dim=-1).double().cpu() for v in search.velocities(some, steps)]
             each = [_rates(module, *call, len(some) + 1) for module, call in calls.items() if call is not None]
             rates = torch.stack(each).amin(0)
-            found.append(torch.minimum(rates[1:], rates[0]))  # the state also moves without input, by its biases
+            rates = torch.minimum(rates[1:], rates[0])  # the state also moves without input, by its biases
+            rounding, peak = 8 * search.rounding * max(search.bound, 1), torch.cat(sizes, 1).amax(1)
+            moves = sizes[-1][:, -1] > peak * torch.exp(-rates * steps / 2) + rounding
+            found.append(rates.masked_fill(moves & (rates * steps >= TIMES), math.nan))
         return torch.cat(found)
 
     limit, rates = search.limit, measured(search.limit, TOGETHER)
-    if not several or bool(rates.isnan().any()) or search.system.longest:
+    alone = isinstance(search.system.model, nn.RNNBase | nn.RNNCellBase)
+    if alone or bool(rates.isnan().any()) or search.system.longest:
         return rates
     steps = min(math.ceil(TIMES / float(rates.min())), max(8 * limit, SEARCHED // 4))
     fewer = search.together(limit) * (limit / max(steps, 1)) ** 2  # attention needs memory of size steps²

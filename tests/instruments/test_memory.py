@@ -163,6 +163,22 @@ def test_directions_and_amplitudes_are_measured_one_by_one():
     np.testing.assert_array_equal(curve.of(curve.inputs[2]).value, curve.by_input[2])
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_the_modes_of_a_recurrence_do_not_decide_if_the_model_has_other_memory(kind):
+    model = kind(1, 4, batch_first=True).double()
+
+    def mean(x):
+        y = model(x)[0]
+        return y.cumsum(1) / torch.arange(1, 1 + y.shape[1], dtype=y.dtype)[:, None]
+
+    alone, averaged = (
+        ssm.memory_function(each, 200, d_input=1, directions=torch.ones(1, 1), linear=False, warm_up=0)
+        for each in (lambda x: model(x)[0], mean)
+    )
+    assert alone.slowest is not None
+    assert averaged.slowest is None
+
+
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_torch_recurrences(kind, batch_first):
