@@ -1,8 +1,9 @@
 """How often is a verdict on a decay wrong, and how often does its interval cover the truth?
 
 Random curves of all kinds and sums of interfering waves (tests/random_decays.py, which defines right, covered and
-seen), curves of physical systems, also with noise of 10 to 30 % (tests/physical_decays.py), and random RNN, GRU and
-LSTM stacks, also of families that remember long (tests/random_stacks.py). Seeds that nothing was tuned on.
+seen), curves of physical systems, also with noise of 10 to 30 % (tests/physical_decays.py), curves of named families
+(tests/family_decays.py), log-periodic power laws among them, and random RNN, GRU and LSTM stacks, also of families that
+remember long (tests/random_stacks.py). Seeds that nothing was tuned on.
 
 python benchmarks/decay.py        # writes benchmarks/results/decay-cpu.json
 python benchmarks/decay.py --workers 8
@@ -25,6 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import family_decays
 import physical_decays
 import random_decays
 import random_stacks
@@ -51,6 +53,13 @@ def physical(seed: int, size: int, noise: tuple[float, float] | None) -> dict[st
     """Return the rates of curves of physical systems."""
     rng = np.random.default_rng(seed)
     found = random_decays.rates(physical_decays.draw(rng, noise) for _ in range(size))
+    return {"seed": seed, **asdict(found)}
+
+
+def named(seed: int, size: int, family: str | None) -> dict[str, object]:
+    """Return the rates of curves of named families, or of one family of power laws."""
+    rng, kind = np.random.default_rng(seed), "polynomial" if family else None
+    found = random_decays.rates(family_decays.draw(rng, kind, family) for _ in range(size))
     return {"seed": seed, **asdict(found)}
 
 
@@ -85,17 +94,19 @@ def main() -> None:
     tasks = [partial(family, name, max(models // 5, 1)) for name in names]
     tasks += [partial(stacks, 9101, models), partial(waves, 9201, size)]
     tasks += [partial(physical, 9301, 2 * size, None), partial(physical, 9401, size, (0.1, 0.3))]
+    tasks += [partial(named, 9501, 2 * size, None), partial(named, 9601, size, "log-periodic")]
     tasks += [partial(curves, seed, size) for seed in range(9001, 9001 + chunks)]
     with multiprocessing.Pool(args.workers) as pool:
         found = pool.map(row, tasks, chunksize=1)
-    families, (of_stacks, of_waves, of_systems, noisy, *parts) = found[: len(names)], found[len(names) :]
+    by_name, found = found[: len(names)], found[len(names) :]
+    of_stacks, of_waves, of_systems, noisy, of_laws, log_periodic, *parts = found
     summary = {
         "wrong": float(np.mean([part["wrong"] for part in parts])),
         "missed": float(np.average([part["missed"] for part in parts], weights=[part["seen"] for part in parts])),
         "covered": float(np.mean([part["covered"] for part in parts])),
         "covered in stacks": of_stacks["covered"],
-        "covered in the worst family of stacks": min(each["covered"] for each in families),
-        "undecided in the worst family of stacks": max(each["undecided"] for each in families),
+        "covered in the worst family of stacks": min(each["covered"] for each in by_name),
+        "undecided in the worst family of stacks": max(each["undecided"] for each in by_name),
         "covered in interfering waves": of_waves["covered"],
         "wrong in interfering waves": of_waves["wrong"],
         "wrong in physical systems": of_systems["wrong"],
@@ -103,8 +114,14 @@ def main() -> None:
         "covered in physical systems": of_systems["covered"],
         "wrong with noise of 10 to 30 %": noisy["wrong"],
         "missed with noise of 10 to 30 %": noisy["missed"],
+        "wrong in named families": of_laws["wrong"],
+        "missed in named families": of_laws["missed"],
+        "covered in named families": of_laws["covered"],
+        "wrong in log-periodic power laws": log_periodic["wrong"],
+        "missed in log-periodic power laws": log_periodic["missed"],
     }
-    _measure.write_record(args.out, "cpu", [*parts, of_waves, of_systems, noisy, of_stacks, *families], summary)
+    others = [of_waves, of_systems, noisy, of_laws, log_periodic, of_stacks, *by_name]
+    _measure.write_record(args.out, "cpu", [*parts, *others], summary)
     print(f"\nwritten: {args.out}")
 
 

@@ -9,36 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import final
 
 import numpy as np
 
 from stablessm.instruments._decay_points import Points
 
-LawName: TypeAlias = Literal[
-    "mode",
-    "two modes",
-    "cut power",
-    "power",
-    "stretched",
-    "level",
-    "mode on a level",
-    "power on a level",
-    "stretched on a level",
-]
-
 A, P, G, B, Q, C, D = range(7)
-LAWS: dict[LawName, tuple[int, ...]] = {
-    "mode": (A, B),
-    "two modes": (A, B, C, D),
-    "cut power": (A, P, G, B),
-    "power": (A, P, G),
-    "stretched": (A, B, Q),
-    "level": (C,),
-    "mode on a level": (A, B, C),
-    "power on a level": (A, P, G, C),
-    "stretched on a level": (A, B, Q, C),
-}
+_TAILS = {"an exponential": (A, B), "a power law": (A, P, G), "a stretched exponential": (A, B, Q)}
+LAWS = _TAILS | {f"{law} above a constant": (*free, C) for law, free in _TAILS.items()} | {"a constant": (C,)}
+LAWS |= {"a sum of two exponentials": (A, B, C, D), "a power times an exponential": (A, P, G, B)}
 """Parameters that each law fits."""
 STEEPEST = 8.0
 """Largest power of time; larger powers cannot be distinguished from exponentials."""
@@ -60,7 +40,7 @@ _NARROWEST = 1e-5  # smallest t0, in units of the first time
 class Fit:
     """A law of decay that was fitted to a window of a curve: parameters, standard errors, and quality of the fit."""
 
-    law: LawName
+    law: str
     theta: np.ndarray
     error: np.ndarray
     n: int
@@ -84,12 +64,12 @@ class Fit:
         return float(a - p * math.log(s + math.exp(g)) - b * s ** math.exp(q))
 
 
-def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
+def fit_laws(windows: list[Points]) -> list[dict[str, Fit]]:
     """Fit all laws of decay to several windows of a curve; return, for each window, the best fit of each law.
 
     A law is left out for a window that has no more points than the law has parameters.
     """
-    rows: list[tuple[int, LawName]] = []
+    rows: list[tuple[int, str]] = []
     starts: list[np.ndarray] = []
     for index, window in enumerate(windows):
         for law, free in LAWS.items():
@@ -103,10 +83,9 @@ def fit_laws(windows: list[Points]) -> list[dict[LawName, Fit]]:
     loose = np.array([[parameter in LAWS[law] for parameter in range(7)] for _, law in rows], dtype=float)
     signed = np.stack(starts)
     with np.errstate(all="ignore"):  # a step that overflows is rejected
-        theta, error, cost, rms = _minimize(
-            signed[:, :7], signed[:, 7], loose, *padded[:, [index for index, _ in rows]]
-        )
-    found: list[dict[LawName, Fit]] = [{} for _ in windows]
+        data = padded[:, [index for index, _ in rows]]
+        theta, error, cost, rms = _minimize(signed[:, :7], signed[:, 7], loose, *data)
+    found: list[dict[str, Fit]] = [{} for _ in windows]
     for row, (index, law) in enumerate(rows):
         known = found[index].get(law)
         if known is None or cost[row] < known.cost:
@@ -181,15 +160,8 @@ def _residual(theta: np.ndarray, sign: np.ndarray, s: np.ndarray, y: np.ndarray)
         x, z = np.exp(first - high), sign[:, None] * np.exp(second - high)
     total = np.where(np.abs(x + z) < 1e-9, 1e-9, x + z)
     x, z = x / total, z / total
-    columns = [
-        x,
-        -x * log_u,
-        -x * p * shift / (s + shift),
-        -x * stretched,
-        -x * b * stretched * np.exp(q) * log_s,
-        z,
-        -z * s,
-    ]
+    columns = [x, -x * log_u, -x * p * shift / (s + shift), -x * stretched]
+    columns += [-x * b * stretched * np.exp(q) * log_s, z, -z * s]
     residual = np.clip(high + np.log(np.abs(total)) - y, -1e3, 1e3)
     return residual, np.clip(np.stack(columns, 2), -1e6, 1e6)
 
@@ -234,7 +206,7 @@ def _single(main: tuple[int, ...], s: np.ndarray, y: np.ndarray, weight: np.ndar
     than the previous grid. At each grid point, the other parameters are fitted linearly.
     """
     theta = np.array([ABSENT, 0.0, 0.0, 0.0, 0.0, ABSENT, 0.0, 1.0])
-    low, high = math.log(1e-3 * s[s > 0].min()), math.log(3.0)
+    low, high = math.log(1e-3 * s[s > 0].min(initial=1.0)), math.log(3.0)
     if Q in main:
         low, high = np.log(STRETCHES)
     size = _GRID if G in main or Q in main else 1

@@ -25,6 +25,7 @@ _UNLIKELY = 1e-3  # probability with which white noise is taken for a wave
 _FEWEST_WHITE = 100  # least number of samples in whose spectrum a wave would stand out
 _DEEP = 1.0  # median depth of a dip, as a logarithm, after which a peak counts as an echo
 _RIPPLE = 0.05  # the least dip that makes a wave where there is no noise
+_LATER = 1 / 16  # least part of the time by which windows from the maximum on begin later than the others
 _BLOCKS = 12  # number of blocks of each spacing
 _DISCREPANCY = 1e-6  # least standard deviation of a point, however many samples it averages
 
@@ -91,20 +92,24 @@ def noise_floor(time: np.ndarray, value: np.ndarray, negligible: float) -> tuple
     return (level, float(tail.mean())) if -slope < max(4 * error, 0.15) else (0.0, 0.0)
 
 
-def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) -> Windows | None:
+def windows(
+    time: np.ndarray, value: np.ndarray, offset: float, level: float, delayed: bool = False, late: bool = False
+) -> Windows | None:
     """Reduce the part of a curve above the noise floor to points in four windows; return None if this part is too
     short.
 
     ``offset`` and ``level`` are the mean and the level of the floor. The mean is subtracted from the curve. The first
     sample is left out, because it may belong to a skip connection. The windows begin after the maximum of the curve,
-    or at the beginning if the maximum is in the second half.
+    or at the beginning if the maximum is in the second half. Laws begin at time 0, at the first sample
+    after a delay (``delayed``), or at the maximum (``late``). In the last case, the windows begin with the last value
+    close to the maximum, and the result is None if this is hardly later than otherwise, or if the curve is noisy.
     """
     kept = value > CLEAR / 2 * offset
     kept[0] = False
     time, y = time[kept], np.log(value[kept] - offset)
     if len(y) < LEAST:
         return None
-    origin = min(float(time[0]), 0.0)
+    origin = float(time[0]) if delayed else min(float(time[0]), 0.0)
     envelope = time, np.maximum.accumulate(y[::-1])[::-1]
     noisy = _noise(time, y) > _LOUD and _is_white(y)
     dip = math.inf if noisy else _dip(time, y, level)
@@ -126,10 +131,18 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
         period = math.ceil(float(np.median(np.diff(crests))))
         time, y = time[crests], y[crests]
     sigma = max(_noise(time, y), miss)
-    top = int(np.argmax(y >= y.max() - 4 * sigma - 0.05))
+    near = y >= y.max() - 4 * sigma - 0.05
+    top = int(np.argmax(near))
     middle = (time[0] + time[-1]) / 2
     begin = max(begin, top if time[top] <= middle else 0)
+    earlier = origin, float(time[begin])
+    if late:
+        origin = _summit(time, y, near)
+        begin = max(begin, after_last(near) - 1, int(np.searchsorted(time, origin)))
     smooth = bool(len(y) - begin >= LEAST and time[begin] - time[0] <= 0.75 * (time[-1] - time[0]))
+    gain = max(origin - earlier[0], time[begin] - earlier[1]) / (time[-1] - earlier[0])
+    if late and (sigma > _LOUD or not smooth or gain < _LATER):
+        return None
     begin = begin if smooth else 0
     time, y = time[begin:], y[begin:]
     unit = float(time[-1] - origin)
@@ -139,6 +152,16 @@ def windows(time: np.ndarray, value: np.ndarray, offset: float, level: float) ->
     parts = [slice(min(start, len(s) - LEAST), None) for start in starts]
     points = [_blocks(s[part], y[part], sigma, floor[part]) for part in parts]
     return Windows(points, origin, unit, smooth, period, waves, noisy, _falling(*envelope, origin, unit), echo)
+
+
+def _summit(time: np.ndarray, y: np.ndarray, near: np.ndarray) -> float:
+    """Return the time of the maximum of y between samples, from a parabola through the samples ``near`` it and their
+    neighbors.
+    """
+    part = slice(max(int(np.argmax(near)) - 1, 0), after_last(near) + 1)
+    at, zero = time[part], float(time[np.argmax(y)])
+    bend, slope, _ = np.polyfit(at - zero, y[part], 2) if len(at) > 2 else np.zeros(3)
+    return float(np.clip(zero - slope / (2 * bend), at[0], at[-1])) if bend < 0 else zero
 
 
 def _falling(time: np.ndarray, envelope: np.ndarray, origin: float, unit: float) -> Points:

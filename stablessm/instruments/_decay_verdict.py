@@ -14,9 +14,10 @@ from typing import final
 
 import numpy as np
 
-from stablessm.instruments._decay_models import ABSENT, B, Fit, G, LawName, Q, fit_laws
+from stablessm.instruments._decay_log_time import power_of_time
+from stablessm.instruments._decay_models import ABSENT, B, Fit, G, Q, fit_laws
 from stablessm.instruments._decay_points import Points, Windows
-from stablessm.instruments._decay_votes import CLOSELY, FLAT, FOLLOWS, NAMES, REACH, Judgment, Kind, judge, parameter
+from stablessm.instruments._decay_votes import CLOSELY, FLAT, FOLLOWS, REACH, Judgment, Kind, judge, parameter
 
 MORE = "try a longer horizon, less noise or float64"
 """Advice for a curve that is undecided."""
@@ -25,7 +26,8 @@ _CONTRADICT = "parts of the curve contradict each other"
 _PARAMETERS = {"exponential": "rate", "polynomial": "exponent", "stretched": "stretch"}
 _NOISY = 0.1  # if the logarithm scatters by more than this, only an exponential is claimed,
 _SCATTER = 0.02  # unless the scatter is at most this part of the fall
-_REQUIRED: dict[LawName, float] = {"mode": 0.0, "level": 0.0, "two modes": 12.0, "cut power": 12.0}
+_MANY = ("a sum of two exponentials", "a power times an exponential")  # laws that resemble others
+_REQUIRED = {"an exponential": 0.0, "a constant": 0.0} | dict.fromkeys(_MANY, 12.0)
 """Smallest evidence (difference of log likelihoods) for a law (of the other laws: 5); laws with many parameters
 resemble others.
 """
@@ -33,8 +35,6 @@ _CLEARLY = 5.0  # evidence with which one window contradicts another, or decides
 _STEEP = 3.5  # powers of time up to 5 fall by less than e^3.5 in the last half of the time; a larger fall excludes them
 _RISES = 1.35  # smallest factor by which a curve that is called rising rises in its last half
 _RESTS = 0.3  # largest variation of the logarithm at the end of a curve that does not decay
-_CONSISTENT = 0.05  # largest relative difference between the exponents of two windows
-_SHRINKS = 0.75  # largest ratio of successive changes of the exponent of a curve that approaches a power law
 _EVEN = 0.75  # smallest ratio of the decay rates in the two halves of a window in which an exponential fits
 _EVEN_ALONE = 0.78  # the same if no law fits
 _EVEN_UNSTRETCHED = 0.82  # the same if the windows agree on a stretched exponential
@@ -77,10 +77,12 @@ def decide(seen: Windows, margin: float, log_negligible: float) -> Verdict:
         return Verdict("undecided", f"{reason}; {MORE}")
     judged = [judge(*pair, log_negligible) for pair in zip(fit_laws(seen.points), seen.points, strict=True)]
     first = next((i for i, each in enumerate(judged) if each.followed), None) if seen.smooth else None
-    if first is None:
-        return _unfollowed(judged, Verdict("undecided", "no law fits within the noise"), seen)
-    verdict = _followed(judged, first, margin, seen)
-    return _unfollowed(judged, verdict, seen) if verdict.kind == "undecided" else verdict
+    verdict = Verdict("undecided", "no law fits within the noise")
+    verdict = verdict if first is None else _followed(judged, first, margin, seen)
+    verdict = _unfollowed(judged, verdict, seen) if verdict.kind == "undecided" else verdict
+    if verdict.kind in ("exponential", "none") and not judged[0].followed and power_of_time(seen.envelope) is not None:
+        return Verdict("undecided", f"{_CONTRADICT}: {verdict.reason}, and the whole envelope falls as a power of time")
+    return verdict
 
 
 def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) -> Verdict:
@@ -92,8 +94,8 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
     """
     chosen, later = judged[first], judged[first + 1 :]
     kind, evidence = chosen.vote, chosen.evidence
-    name = chosen.name
-    rival, ratio = f"{NAMES[chosen.rival.law]} is" if chosen.rival else "", f"e^{evidence:.1f} times less likely"
+    name = chosen.best.law
+    rival, ratio = f"{chosen.rival.law} is" if chosen.rival else "", f"e^{evidence:.1f} times less likely"
     comparison = f"{rival} {ratio}" if rival else "all fitted laws agree"
     if kind == "undecided":
         return Verdict(kind, _barely(chosen))
@@ -106,19 +108,14 @@ def _followed(judged: list[Judgment], first: int, margin: float, seen: Windows) 
     if not all(each.agrees(kind, _CLEARLY) for each in later):
         other = next(each for each in later if not each.agrees(kind, _CLEARLY))
         reason = f"{_CONTRADICT}: {name} fits best from t = {_at(chosen, seen):.4g} on, "
-        return Verdict("undecided", f"{reason}and {other.name} from t = {_at(other, seen):.4g} on", evidence)
+        return Verdict("undecided", f"{reason}and {other.best.law} from t = {_at(other, seen):.4g} on", evidence)
     if kind == "exponential" and _fall(judged[-1].window) < _STEEP and _evenness(judged[-1].window) < _EVEN:
         reason = f"{name} fits best, but the decay rate changes in the last half of the curve"
         return Verdict("undecided", reason, evidence)
-    value, half = parameter(kind, chosen.best)
+    value, _ = parameter(kind, chosen.best)
     if kind == "stretched" and chosen.best.rms > CLOSELY and abs(math.log(value)) < _SAME:
         reason = f"{name} fits best, but its stretch of {value:.3g} is close to 1, the stretch of an exponential"
         return Verdict("undecided", reason, evidence)
-    for other in later if kind in ("polynomial", "stretched") else ():
-        found = [parameter(kind, fit) for _, vote, fit in other.laws if vote == kind and fit.law == chosen.best.law]
-        if found and abs(found[0][0] - value) > 2 * (found[0][1] + half) + _CONSISTENT * value:
-            reason = f"{_CONTRADICT}: the {_PARAMETERS[kind]} is {value:.3g} from t = {_at(chosen, seen):.4g} on, "
-            return Verdict("undecided", f"{reason}and {found[0][0]:.3g} from t = {_at(other, seen):.4g} on", evidence)
     if first > (kind != "stretched") and not any(each.vote == kind for each in later):
         reason = f"{name} fits only from t = {_at(chosen, seen):.4g} on, and no later part of the curve confirms it"
         return Verdict("undecided", reason, evidence)
@@ -154,7 +151,7 @@ def _claim(kind: Kind, best: Fit, judged: list[Judgment], comparison: str, evide
     if kind != "exponential":
         least = _INEXACT
     else:
-        least = _UNKNOWN if not judged[-1].followed else 0.0 if best.law == "mode" else _HIDDEN
+        least = _UNKNOWN if not judged[-1].followed else 0.0 if best.law == "an exponential" else _HIDDEN
     room = max((high - low) / 4, least * value)
     claim = {
         "exponential": f"the curve decays exponentially at the rate {value / seen.unit:.4g}",
@@ -176,11 +173,11 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
     - Every window votes for an exponential. All windows but the first, which may contain a transient, have clear
       evidence.
 
-    The curve is polynomial if it approaches a power of time. A stretched exponential can also fall at a nearly constant
-    rate. If stretched exponentials with the same stretch fit the curve in all windows but the last, the verdict is
-    therefore ``undecided``.
+    The curve is polynomial if its envelope is a straight line in log time. A stretched exponential can also fall at a
+    nearly constant rate. If stretched exponentials with the same stretch fit the curve in all windows but the last, the
+    verdict is therefore ``undecided``.
     """
-    modes = [each.fits["mode"] for each in judged]
+    modes = [each.fits["an exponential"] for each in judged]
     fall = _fall(judged[-1].window)
     slow, *_, fast = sorted(float(mode.theta[B]) for mode in modes[1:])
     least = _EVEN_UNSTRETCHED
@@ -194,8 +191,8 @@ def _unfollowed(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Ve
     by_envelope = _by_envelope(seen, undecided, _EVEN_UNSTRETCHED if stretched else _EVEN_ALONE**2)
     if by_envelope is not undecided:
         return by_envelope
-    if (by_powers := _by_powers(judged, undecided, seen)) is not undecided:
-        return by_powers
+    if (by_log_time := _by_log_time(judged, undecided, seen)) is not undecided:
+        return by_log_time
     if not agreed and (not (steep or straight) or stretched or modes[0].n < _FEWEST_ALONE):
         return undecided
     comparison = f"its last half falls by a factor of e^{fall:.1f} at a nearly constant rate; {_indecision(undecided)}"
@@ -228,42 +225,28 @@ def _by_envelope(seen: Windows, undecided: Verdict, least: float) -> Verdict:
     room = max(_WAVES * rate, off / span)
     falls = f"the envelope of the curve falls by a factor of e^{rate * span:.1f} at a nearly constant rate"
     reason = f"{falls}; {_indecision(undecided)}"
-    fit = Fit("mode", np.array([log_c, 0, 0, rate, 0, ABSENT, 0]), np.zeros(7), len(s), math.inf, off)
+    fit = Fit("an exponential", np.array([log_c, 0, 0, rate, 0, ABSENT, 0]), np.zeros(7), len(s), math.inf, off)
     trend = last + (last - line)
     spread = max(min(*rates, trend) - room, 0.0), max(*rates, trend) + room
     return Verdict("exponential", reason, rate * span, fit, rate, spread)
 
 
-def _by_powers(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
-    """Return the verdict polynomial if a power law clearly fits best in all windows but the first, with similar
-    exponents.
-
-    Such a curve approaches a power of time slowly, so that no single power law fits the whole curve. The exponent
-    changes less and less from window to window. (If the curve fell to a constant, the exponent would change more and
-    more.) The interval includes a continuation of the trend of the exponents.
+def _by_log_time(judged: list[Judgment], undecided: Verdict, seen: Windows) -> Verdict:
+    """Return the verdict polynomial if the envelope of a curve follows a power of time (:func:`power_of_time`); else
+    ``undecided``, also if another law fits the whole curve, or a law above a constant fits a part.
     """
-    later = judged[1:]
-    clear = all(each.best.law == "power" and each.evidence >= _CLEARLY for each in later)
-    reached = all(float(each.window.s[-1]) >= REACH * math.exp(each.best.theta[G]) for each in later)
-    if judged[0].followed or later[0].vote != "polynomial" or not (clear and reached):
+    followed = judged[0].followed or any(each.followed and each.best.law.endswith("a constant") for each in judged)
+    if followed or (found := power_of_time(seen.envelope)) is None:
         return undecided
-    found = [parameter("polynomial", each.best) for each in later]
-    powers = [power for power, _ in found]
-    spread = [power + sign * half for power, half in found for sign in (-1, 1)] + [2 * powers[-1] - powers[0]]
-    low, high = min(spread), max(spread)
-    before, last = powers[1] - powers[0], powers[2] - powers[1]
-    if abs(last) > 2 * found[-1][1] and not 0 <= last / before <= _SHRINKS:
-        return undecided
-    if max(powers) - min(powers) > _CONSISTENT * powers[-1] or high - low > 2 * _CONSISTENT * powers[-1]:
-        return undecided
-    reason = f"the curve approaches a power law with exponent {powers[-1]:.4g}; {_indecision(undecided)}"
-    room = _INEXACT * powers[-1]
-    return Verdict("polynomial", reason, later[0].evidence, later[-1].best, powers[-1], (low - room, high + room))
+    fit, power, interval = found
+    reason = f"the envelope of the curve approaches a power law with exponent {power:.4g}; {_indecision(undecided)}"
+    return Verdict("polynomial", reason, 0.0, fit, power, interval)
 
 
 def _same_stretch(judged: list[Judgment]) -> bool:
     """Return True if stretched exponentials with the same stretch (not 1) fit all windows of a curve."""
-    found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == "stretched"]
+    name = "a stretched exponential"
+    found = [(vote, fit.theta[Q]) for each in judged for _, vote, fit in each.laws if fit.law == name]
     if [vote for vote, _ in found] != ["stretched"] * len(judged):
         return False
     low, *_, high = sorted(float(log_stretch) for _, log_stretch in found)
@@ -291,7 +274,7 @@ def _rests(last: Judgment, noisy: bool) -> bool:
     """
     window = last.window
     if noisy:
-        return float(last.fits["mode"].theta[B] * (window.s[-1] - window.s[0])) < _RESTS
+        return float(last.fits["an exponential"].theta[B] * (window.s[-1] - window.s[0])) < _RESTS
     late = window.y[window.s >= (window.s[0] + window.s[-1]) / 2]
     return bool(np.ptp(late) < _RESTS or late[-1] >= window.y.max() - FLAT)
 
@@ -307,14 +290,13 @@ def _at(each: Judgment, seen: Windows) -> float:
 
 def _barely(chosen: Judgment) -> str:
     window, best = chosen.window, chosen.best
-    if best.law == "power" and float(window.s[-1]) < REACH * math.exp(best.theta[G]):
+    if best.law == "a power law" and float(window.s[-1]) < REACH * math.exp(best.theta[G]):
         seen = float(window.s[-1]) / math.exp(best.theta[G])
-        return (
-            f"a power law (t + t0)^-p fits best, but the curve ends at t = {seen:.2g} t0, too early to show it; {MORE}"
-        )
-    if best.law.endswith("level"):
+        early = f"the curve ends at t = {seen:.2g} t0, too early to show it; {MORE}"
+        return f"a power law (t + t0)^-p fits best, but {early}"
+    if best.law.endswith("a constant"):
         return f"the curve may approach a constant level, but ends too early to show it; {MORE}"
-    if best.law == "two modes":
+    if best.law == "a sum of two exponentials":
         return f"a sum of two exponentials fits best, but the curve ends too early to show the slower one; {MORE}"
     fall = float(window.y[0] - window.y[-1])
     if fall <= 0:

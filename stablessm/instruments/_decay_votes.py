@@ -10,22 +10,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from stablessm.instruments._decay_models import LAWS, STEEPEST, STRETCHES, A, B, C, D, Fit, G, LawName, P, Q
+from stablessm.instruments._decay_models import LAWS, STEEPEST, STRETCHES, A, B, C, D, Fit, G, P, Q
 from stablessm.instruments._decay_points import Points
 
 Kind: TypeAlias = Literal["exponential", "polynomial", "stretched", "none", "undecided"]
 
-NAMES: dict[LawName, str] = {
-    "mode": "an exponential",
-    "two modes": "a sum of two exponentials",
-    "cut power": "a power times an exponential",
-    "power": "a power law",
-    "stretched": "a stretched exponential",
-    "level": "a constant",
-    "mode on a level": "an exponential above a constant",
-    "power on a level": "a power law above a constant",
-    "stretched on a level": "a stretched exponential above a constant",
-}
 FLAT = 0.05  # a fall of the logarithm by less over the whole curve counts as no decay
 REACH = 2.5  # a power law (t + t0)^-p is claimed only if the last time is at least this many times t0
 _SEEN = math.log(3)  # smallest fall, as a logarithm, for which a law is claimed: the law itself falls threefold
@@ -53,14 +42,9 @@ class Judgment:
     rival: Fit | None
     """The best of the laws that vote for another kind of decay; None if there are none."""
     best: Fit
-    fits: dict[LawName, Fit]
+    fits: dict[str, Fit]
     laws: list[tuple[float, Kind, Fit]]
     """Criterion (BIC), vote and fit of every law that votes, best law first."""
-
-    @property
-    def name(self) -> str:
-        """Return the name of the best law."""
-        return NAMES[self.best.law]
 
     @property
     def followed(self) -> bool:
@@ -77,8 +61,10 @@ class Judgment:
         found = [(score, fit) for score, vote, fit in self.laws if vote == kind]
         if self.best.misfit <= FOLLOWS:
             return [fit for score, fit in found if score <= self.laws[0][0] + _EQUAL]
-        modes = [fit for _, fit in found if fit.law in ("mode", "two modes")]
-        return modes + [fit for _, fit in found if fit.law == "cut power" and abs(fit.theta[P]) <= _MODERATE]
+        modes = [fit for _, fit in found if fit.law in ("an exponential", "a sum of two exponentials")]
+        return modes + [
+            fit for _, fit in found if fit.law == "a power times an exponential" and abs(fit.theta[P]) <= _MODERATE
+        ]
 
     def agrees(self, kind: Kind, evidence: float) -> bool:
         """Return True unless this window votes for another kind of decay with an evidence of at least ``evidence``.
@@ -88,18 +74,15 @@ class Judgment:
         return self.vote in (kind, "undecided") or self.evidence < evidence
 
 
-def judge(fits: dict[LawName, Fit], window: Points, log_negligible: float) -> Judgment:
+def judge(fits: dict[str, Fit], window: Points, log_negligible: float) -> Judgment:
     """Judge a window of a curve by its fitted laws; constant levels below ``log_negligible`` are noise floors."""
     votes = [(vote, fit) for fit in fits.values() if (vote := _vote(fit, window, log_negligible)) is not None]
     n = len(window.s)
     count = max(n - _SPENT, 1) if min(fit.misfit for _, fit in votes) <= FOLLOWS else min(_CORRELATED, n)
-    scored = sorted(
-        (
-            (count * math.log(fit.misfit**2 + _FLOOR) + len(LAWS[fit.law]) * math.log(n), vote, fit)
-            for vote, fit in votes
-        ),
-        key=lambda each: each[0],
-    )
+    scored = [
+        (count * math.log(fit.misfit**2 + _FLOOR) + len(LAWS[fit.law]) * math.log(n), vote, fit) for vote, fit in votes
+    ]
+    scored.sort(key=lambda each: each[0])
     score, vote, best = scored[0]
     rival = next((each for each in scored if each[1] != vote), None)
     evidence = math.inf if rival is None else (rival[0] - score) / 2
@@ -113,9 +96,9 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
     """
     begin, end = float(window.s[0]), float(window.s[-1])
     theta, fallen = fit.theta, float(window.y.max() - window.y[-1])
-    if fit.law == "level":
+    if fit.law == "a constant":
         return "none"
-    if fit.law.endswith("on a level"):
+    if fit.law.endswith("above a constant"):
         share = 1 / (1 + math.exp(min(fit.log_main(end) - theta[C], 700.0)))
         if share < 1e-6 or fit.log_main(begin) < fit.log_main(end):
             return None
@@ -124,7 +107,7 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
         if fit.half_width(C) > 0.3:
             return None
         return "none" if share > 0.75 else "undecided"
-    if fit.law == "two modes":
+    if fit.law == "a sum of two exponentials":
         (slow, log_slow, half), (fast, log_fast, _) = modes_of(fit)
         if log_slow - slow * end < log_fast - fast * end + math.log(2):
             return "undecided"
@@ -133,7 +116,7 @@ def _vote(fit: Fit, window: Points, log_negligible: float) -> Kind | None:
         if spread > max(0.5 * abs(fall), 0.3):
             return None
         return "exponential" if min(fall, fallen) >= _SEEN else _by_fall("undecided", slow * end, half * end)
-    if fit.law == "cut power":
+    if fit.law == "a power times an exponential":
         fall, half = theta[B] * (end - begin), fit.half_width(B) * (end - begin)
         if fall >= max(1.0, half) and fallen >= _SEEN and theta[P] < 0.99 * STEEPEST:
             return "exponential"
@@ -183,7 +166,11 @@ def modes_of(fit: Fit) -> list[tuple[float, float, float]]:
 
 def tail(fit: Fit) -> tuple[float, float]:
     """Return the log amplitude and the rate of the slowest mode of a fit, as a pair."""
-    return modes_of(fit)[0][1::-1] if fit.law == "two modes" else (float(fit.theta[A]), float(fit.theta[B]))
+    return (
+        modes_of(fit)[0][1::-1]
+        if fit.law == "a sum of two exponentials"
+        else (float(fit.theta[A]), float(fit.theta[B]))
+    )
 
 
 def parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
@@ -193,7 +180,7 @@ def parameter(kind: Kind, fit: Fit) -> tuple[float, float]:
     if kind == "stretched":
         stretch = math.exp(fit.theta[Q])
         return stretch, stretch * fit.half_width(Q)
-    if fit.law == "two modes":
+    if fit.law == "a sum of two exponentials":
         rate, _, half = modes_of(fit)[0]
         return rate, half
     return float(fit.theta[B]), fit.half_width(B)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -117,8 +117,9 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
 
     If no law fits, for example because M is a sum of many modes or of interfering waves, the curve is exponential in
     two cases: every window but the first, which may contain a transient, clearly favors an exponential; or the envelope
-    of M falls at a nearly constant rate and, in its last half, by more than t^-5 would. The curve is polynomial if a
-    power law is clearly best in all windows but the first, with nearly equal exponents.
+    of M falls at a nearly constant rate and, in its last half, by more than t^-5 would. The curve is polynomial if its
+    envelope is a straight line in ln(t + t0) over at least a decade, possibly with a wave of ln t on it. If a curve is
+    undecided and its maximum (or the end of a plateau) is late, the laws are also fitted from there on.
 
     A flat tail below 10⁻⁵ of the maximum is a floor; a flat tail above that is memory that does not decay. Scatter
     above 10 % is a wave if its spectrum has a line, and otherwise noise. The verdict does not depend on the units of
@@ -147,9 +148,8 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
             raise ArgumentError(name, "a finite number, not negative", number)
     whole, top = (float(t[0]), float(t[-1])), float(v.max())
     if len(v) < FEWEST:
-        return DecayFit(
-            "undecided", f"the curve has too few samples: {len(v)} instead of at least {FEWEST}", 0.0, whole, floor
-        )
+        reason = f"the curve has too few samples: {len(v)} instead of at least {FEWEST}"
+        return DecayFit("undecided", reason, 0.0, whole, floor)
     if top == 0:
         reason = "the curve is zero everywhere"
         return DecayFit("finite", reason, math.inf, whole, floor, last_lag=whole[0], log_amplitude=-math.inf)
@@ -166,13 +166,15 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     if level == 0 and stop < len(v) and v[stop - 1] < negligible:
         level = float(v[stop - 1])  # the curve reached rounding, and then zero
         stop = _stop(v, level)
-    seen = windows(t[:stop], v[:stop], offset, level) if stop else None
+    begin = _delay(v[:stop], level)
+    kept = t[begin:stop], v[begin:stop], offset, level
+    seen = windows(*kept, delayed=begin > 0) if stop else None
     if seen is None:
         used = (whole[0], float(t[max(after_last(v > level) - 1, 0)]))
         reason = f"too few samples are clearly above the noise floor; {MORE}"
         return DecayFit("undecided", reason, 0.0, used, level * top)
+    seen, verdict = _decided(seen, kept, margin, math.log(max(negligible, 2 * level)))
     used = (seen.origin + seen.unit * float(seen.points[0].s[0]), float(t[stop - 1]))
-    verdict = decide(seen, margin, math.log(max(negligible, 2 * level)))
     fit = _described(verdict, seen, used, level * top, math.log(top))
     some = max(3, 2 * seen.period, _longest_gap(v[:stop], level) + 1)
     for part in (slice(max(stop - some, 0), stop), slice(stop, stop + some)):
@@ -184,6 +186,17 @@ def fit_decay(time: ArrayLike, value: ArrayLike, *, floor: float | None = None, 
     return fit
 
 
+def _decided(seen: Windows, kept: tuple[Any, Any, Any, Any], margin: float, least: float) -> tuple[Windows, Verdict]:
+    """Return the verdict on a curve and its windows: ``seen``, or windows from the last maximum on if only these
+    decide. ``kept`` are the arguments of :func:`windows`, ``margin`` and ``least`` of :func:`decide`.
+    """
+    verdict = decide(seen, margin, least)
+    if verdict.kind != "undecided" or (late := windows(*kept, late=True)) is None:
+        return seen, verdict
+    again = decide(late, margin, least)
+    return (late, again) if again.kind in ("exponential", "stretched") else (seen, verdict)
+
+
 def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> DecayFit | None:
     """Return a fit (finite or undecided) for a curve that falls abruptly to its noise floor; None for other curves.
 
@@ -191,8 +204,10 @@ def _end(t: np.ndarray, v: np.ndarray, stop: int, level: float, top: float) -> D
     the floor, and ``stop`` the number of samples before the curve stays at the floor.
     """
     floor, missing = level or _ROUNDING, len(v) - stop
+    if missing <= _longest_gap(v[_delay(v, level) : stop], floor):
+        return None
     gap, abrupt = _longest_gap(v[:stop], floor), _abruptness(t[: stop + 1], v[:stop], floor)
-    if abrupt <= 0 or missing <= gap:
+    if abrupt <= 0:
         return None
     used = float(t[0]), float(t[stop - 1])
     if missing < max(4, 1.5 * gap) or abrupt < _ABRUPT:
@@ -287,11 +302,8 @@ def _described(verdict: Verdict, seen: Windows, used: tuple[float, float], floor
     log_c += power * math.log(unit)
     if kind == "polynomial":
         return DecayFit(*plain, exponent=power, interval=interval, log_amplitude=log_c, shift=shift, power=power)
-    rate /= unit
-    spread = interval[0] / unit, interval[1] / unit
-    return DecayFit(
-        *plain, rate=rate, interval=spread, log_amplitude=log_c + rate * seen.origin, shift=shift, power=power
-    )
+    rate, spread, log_c = rate / unit, (interval[0] / unit, interval[1] / unit), log_c + rate / unit * seen.origin
+    return DecayFit(*plain, rate=rate, interval=spread, log_amplitude=log_c, shift=shift, power=power)
 
 
 def _rounded(value: np.ndarray) -> np.ndarray:
@@ -303,6 +315,14 @@ def _rounded(value: np.ndarray) -> np.ndarray:
 def _stop(value: np.ndarray, floor: float) -> int:
     """Return the number of samples before the curve stays at its noise floor (or below the smallest normal number)."""
     return after_last(value > max(CLEAR * floor, np.finfo(float).tiny))
+
+
+def _delay(value: np.ndarray, floor: float) -> int:
+    """Return the number of samples to leave out before a curve that begins with a delay: all but the last in the floor.
+
+    The first sample does not count, because it may belong to a skip connection.
+    """
+    return int(np.argmax(value[1:] > 3 * floor)) if len(value) > 1 else 0
 
 
 def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
@@ -320,6 +340,8 @@ def _abruptness(time: np.ndarray, value: np.ndarray, floor: float) -> float:
     before, after = value[-2 * width : n - width].max(initial=0.0), value[-width:].max()
     fallen = math.log(max(before / after, 1.0))  # 0 for a single sample
     step = fallen * float((time[n] - time[n - 1]) / (time[n - 1] - time[n - 1 - width])) if fallen else 0.0
+    if n > 3 and value[-4:].min() > 0:  # a summit is too near for an average; the last three falls show the next
+        step = max(step, float(np.log(value[-4:-1] / value[-3:]).min()))
     return math.log(value[-3:].max()) - math.log(100 * floor) - 6 * step
 
 

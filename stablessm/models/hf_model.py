@@ -177,12 +177,7 @@ class StableSSMForCausalLM(PreTrainedModel, GenerationMixin):
         return CausalLMOutputWithPast(**parts)
 
     def _run(
-        self,
-        x: Tensor,
-        cache: StableSSMCache | None,
-        padding: Padding | None,
-        reset: Tensor | None,
-        wants_hidden: bool,
+        self, x: Tensor, cache: StableSSMCache | None, padding: Padding | None, reset: Tensor | None, wants_hidden: bool
     ) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Run the blocks on tokens or embeddings x, from the state in ``cache``, and store the next state there; return
         the output of the blocks at every token, including padding, and the hidden states (None unless

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 
 import decay_pins
+import family_decays
 import numpy as np
 import physical_decays
 import pytest
@@ -68,6 +69,45 @@ def test_kinds_of_physical_curves_with_noise_of_ten_to_thirty_percent():
     assert found.wrong <= 0.01, found
     assert found.missed <= 0.36, found
     assert found.covered >= 0.97, found
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.slow)])
+def test_kinds_and_intervals_of_named_families(count):
+    """Before curves were fitted from their delay or summit on and in log time, 23 % were wrong or undecided."""
+    rng = np.random.default_rng(10)
+    found = rates(family_decays.draw(rng) for _ in range(count))
+    assert found.wrong <= 0.02, found
+    assert found.missed <= 0.2, found
+    assert found.covered >= 0.9, found
+
+
+@pytest.mark.parametrize("count", [10, pytest.param(300, marks=pytest.mark.slow)])
+def test_log_periodic_power_laws_are_polynomial(count):
+    """Before, all of these were undecided."""
+    rng, decided = np.random.default_rng(11), []
+    while len(decided) < count:
+        curve = family_decays.draw(rng, "polynomial", "log-periodic")
+        if curve.seen and "depth 0.0" not in curve.note:
+            decided.append(curve.fit().kind)
+    assert Counter(decided)["polynomial"] >= 0.5 * count, Counter(decided)
+    assert sum(kind not in ("polynomial", "undecided") for kind in decided) <= 0.05 * count, Counter(decided)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 10**6), delay=st.integers(2, 200), start=st.floats(-10, 10))
+def test_a_delay_changes_no_law(seed, delay, start):
+    """After zeros (and after a skip connection at the first sample), the law of the rest is the same."""
+    rng = np.random.default_rng(seed)
+    k = np.arange(float(rng.integers(40, 400)))
+    laws = {
+        "exponential": np.exp(-rng.uniform(3, 30) * k / len(k)),
+        "polynomial": (1 + rng.uniform(50, 500) * k / len(k)) ** -rng.uniform(1, 3),
+        "stretched": np.exp(-((rng.uniform(3, 10) * k / len(k)) ** rng.choice([0.5, 2.0]))),
+    }
+    kind = str(rng.choice(list(laws)))
+    time = start + 0.1 * np.arange(len(k) + delay)
+    fit = fit_decay(time, np.concatenate([[3.0], np.zeros(delay - 1), laws[kind]]))
+    assert fit.kind == kind, fit
 
 
 def test_strong_noise_is_no_wave():
@@ -596,7 +636,9 @@ def test_a_growing_curve_is_not_said_to_end_on_a_level(growth: float, size: int,
 def test_an_echo_hides_no_slow_decay(size: int, share: float, gain: float, rate: float) -> None:
     """Each echo repeats the decay after the input; the echoes become weaker more slowly than each of them decays."""
     t, every = np.arange(size), max(4, round(share * size))
-    value = sum(gain**i * np.exp(-rate * (t - start)) * (t >= start) for i, start in enumerate(range(0, size, every)))
+    value = sum(
+        gain**i * np.exp(-rate * abs(t - start)) * (t >= start) for i, start in enumerate(range(0, size, every))
+    )
     assume(rate * every > 6)
     fit, slowest = fit_decay(t, value), min(rate, -math.log(gain) / every)
     assert fit.kind == "undecided" or (size <= every and fit.kind == "exponential") or _near(fit.interval, slowest)
