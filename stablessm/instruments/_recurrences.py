@@ -18,7 +18,7 @@ from stablessm.instruments._states import rebuilt
 from stablessm.instruments._supremum import LEADERS, SEARCHED, Search
 from stablessm.instruments.adapters import as_stateful
 from stablessm.instruments.dynamics._cocycle import eigenvalue_logs
-from stablessm.instruments.dynamics._pushing import pusher
+from stablessm.instruments.dynamics._pushing import Pusher
 from stablessm.instruments.dynamics._stepping import stepper
 
 Calls: TypeAlias = dict[nn.Module, tuple[Tensor, Any] | None]
@@ -27,13 +27,13 @@ Calls: TypeAlias = dict[nn.Module, tuple[Tensor, Any] | None]
 LARGEST = 512
 """Largest number of values of a state whose modes are computed."""
 
-TIMES = 20
+TIMES = 25
 """Number of time scales of the slowest mode after which a state is close to its fixed point."""
 
 LONGEST, TRIED = 2**15, 4
 """Largest number of further steps in which a state may come close to a fixed point, and the number of such runs."""
 
-CLOSE = 1e-6
+CLOSE = 1e-9
 """Distance to the fixed point, relative to the size of the state, that counts as close."""
 
 TOGETHER = 16
@@ -140,7 +140,7 @@ def _rates(module: nn.Module, x: Tensor, state: Any, count: int) -> Tensor:
         return unknown
     dtype = next(module.parameters()).dtype
     x, state = x.to(dtype)[:, None], rebuilt(state, lambda part: part.to(dtype))
-    way = pusher(stepper(module, x, state))
+    way = Pusher(stepper(module, x, state), "forward derivatives")
     run, rows = way.stepper, way.stepper.start
     for _ in range(TRIED):
         after, matrices, _ = way.matrices(rows, x, run.framed(len(rows) * run.size), 1.0)
