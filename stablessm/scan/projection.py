@@ -23,7 +23,7 @@ LEAST_PRODUCTS = 1 << 20
 """Below this number of multiplications, PyTorch's linear function takes less time than calling oneDNN."""
 BLOCK_NUMBERS = 1 << 19
 """Numbers in a block of rows, which stays in the cache."""
-FEW_ROWS = 8
+FEW_ROWS = {torch.float32: 32, torch.float64: 32, torch.bfloat16: 8}
 """Largest number of rows that are multiplied by the kernel for few rows."""
 LEAST_WEIGHTS = 1 << 16
 """Below this number of weights, PyTorch's linear function takes less time than the kernel for few rows if the weights
@@ -66,9 +66,8 @@ def _ordinary(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 def _few(x: Tensor, weight: Tensor) -> bool:
     """Return True if the kernel for few rows is faster for a product."""
-    if weight.numel() < LEAST_WEIGHTS or x.numel() > FEW_ROWS * weight.size(1):
-        return False
-    return weight.stride(1) == 1 and x.dtype in (torch.float32, torch.float64, torch.bfloat16)
+    rows = FEW_ROWS.get(x.dtype, 0)
+    return weight.numel() >= LEAST_WEIGHTS and x.numel() <= rows * weight.size(1) and weight.stride(1) == 1
 
 
 def _large(x: Tensor, weight: Tensor) -> bool:
