@@ -152,6 +152,7 @@ def _table(path: Path) -> tuple[list[str], list[int], np.ndarray, list[str]]:
             raise ArgumentError("--from", "numbers", f"{cells[table[-1].index(None)]!r} in {path}:{number}")
     comments = (_COMMENT.sub("", line) for line in lines[: body[0][0] - 1] if _COMMENT.match(line))
     headers = [row for _, row in cut[:first]] + [line.split(separator) for line in comments]
+    headers += [" ".join(row).split() for row in headers]  # names with spaces between them, above other separators
     fitting = [row[:width] for row in headers if len(row) >= width and not any(row[width:])]
     names = next((row for row in fitting if any(_KNOWN.intersection(_words(name)) for name in row)), [])
     notes += [_cells.reading(either, commas)] if either else []

@@ -70,7 +70,8 @@ def draw(seed: int) -> Drawn:
         for value in values[i]:
             row += cell(value)
         rows.append(row + ([text(column[i])] if extra else []))
-    names = ["t [s]" if separator.strip() else "t"] * has_times
+    spaces = bool(rng.random() < 0.3)  # between column names, above another separator
+    names = ["t [s]" if separator.strip() and not spaces else "t"] * has_times
     for output in range(outputs):
         tail = f"_{'abc'[output]}" if outputs > 1 else ""
         names += [f"re{tail}", f"im{tail}"] if style == "columns" and is_complex else [f"rho{tail}"]
@@ -95,7 +96,7 @@ def draw(seed: int) -> Drawn:
     if rng.random() < 0.2:
         lines.insert(int(rng.integers(1, len(lines))), str(rng.choice(["", "# a remark", "% a remark"])))
     if named:
-        lines.insert(0, str(rng.choice(["", "# "])) + separator.join(names) + end)
+        lines.insert(0, str(rng.choice(["", "# "])) + ("  ".join(names) if spaces else separator.join(names) + end))
     if rng.random() < 0.2:
         lines.insert(0, str(rng.choice(["# measured by hand", "Instrument: A", "% 2026-11-18 12:00"])))
     if rng.random() < 0.25:  # notes below the samples, which name what they are about

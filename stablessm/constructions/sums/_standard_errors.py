@@ -26,8 +26,7 @@ def standard_errors(problem: Problem, found: Fit, level: float, *, even: bool) -
     graded = problem.graded[:, None]
     columns = domain.matrix(rates, problem.times) * graded
     slope = domain.derivative(rates, problem.times, found.coefficients) * graded[..., None]
-    if domain.is_complex:  # a rate is one complex parameter
-        slope = slope[..., : len(rates)]
+    slope = slope[..., : len(rates) if domain.is_complex else None]  # a complex rate is one parameter
     slopes = list(slope.transpose(1, 0, 2))
     left = problem.values * graded - columns @ found.coefficients
     colored = even and graded.all() and len(left) >= _FEW
