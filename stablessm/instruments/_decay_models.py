@@ -183,7 +183,7 @@ def _starts(free: tuple[int, ...], window: Points) -> Iterator[np.ndarray]:
         for level in (last + math.log(share) for share in _LEVELS):
             above = y > level + 0.05
             if above.sum() >= len(main):
-                rest = level + np.log(np.expm1(y[above] - level))
+                rest = y[above] + np.log(-np.expm1(level - y[above]))
                 start = _single(main, s[above], rest, weight[above] * np.exp(2 * (rest - y[above])))
                 start[C] = level
                 yield start
