@@ -52,7 +52,7 @@ def power_of_time(envelope: Points) -> tuple[Fit, float, tuple[float, float]] | 
             power, change = -2 * slope / span, 4 * bent / span
             fall = max(power * span, 1e-9)
             merit = max(abs(change) / (bend * power), off / (most * fall)) * max(1.0, _FALL / fall) ** 3
-            if merit >= 1:
+            if merit >= 1 or fall < 1.45:  # a level may hide under a smaller fall
                 continue
             room = 4 * off / span + _ROOM * power
             ends += [power - change - room, power - change + room, power + change / 2 - room, power + change / 2 + room]
