@@ -130,7 +130,12 @@ class Emitter(Generic[Options]):
         """Emit code that loads the number at the address ``pointer``; return a vector of ``lanes`` elements, each of
         which is this number.
         """
-        return self._shuffle(self.load(pointer, 1), [0] * lanes)
+        return self.spread(self.load(pointer, 1), lanes)
+
+    def spread(self, number: ir.Value, lanes: int) -> ir.Value:
+        """Return a vector of ``lanes`` elements, each of which is ``number``: a scalar, or a vector of one element."""
+        one = self.builder.bitcast(number, self.vector(1))
+        return self._shuffle(one, [0] * lanes)
 
     def _shuffle(self, u: ir.Value, order: list[int]) -> ir.Value:
         mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
@@ -153,6 +158,21 @@ class Emitter(Generic[Options]):
         signature = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         prefetch = self.builder.module.declare_intrinsic("llvm.prefetch", (byte,), signature)
         self.builder.call(prefetch, [self.builder.bitcast(pointer, byte), i32(0), i32(3), i32(1)])
+
+    def sums(
+        self, count: ir.Value, number: int, body: Callable[[ir.Value, int, list[ir.Value]], list[ir.Value]]
+    ) -> list[ir.Value]:
+        """Emit code for ``number`` sums over range(count), first in whole vectors and then one by one; return the sums.
+
+        ``sums = body(i, lanes, sums)`` adds the terms i … i + lanes - 1, with vectors of ``lanes`` elements.
+        """
+        width = VECTOR_BYTES // self.size
+        whole, rest = self.builder.sdiv(count, I64(width)), self.builder.srem(count, I64(width))
+        zeros = [self.constant(width, (0.0,))] * number
+        totals = self.loop(whole, zeros, lambda i, sums: body(self.times(i, width), width, sums))
+        begin = self.times(whole, width)
+        totals = [self.total(part) for part in totals]
+        return self.loop(rest, totals, lambda i, sums: body(self.sum(begin, i), 1, sums))
 
     def repeat(self, count: ir.Value, body: Callable[[ir.Value], None]) -> None:
         """Emit a loop whose body is ``body(i)``, for i in range(count)."""

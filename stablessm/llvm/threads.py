@@ -14,7 +14,7 @@ import functools
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stablessm import _fork
 
@@ -25,10 +25,10 @@ _pool_size = 0
 class Team(NamedTuple):
     """The functions of PyTorch's OpenMP runtime that are needed to run kernels on the threads of this runtime."""
 
-    parallel: Callable[[int, bytes, int, int], None]
+    parallel: Callable[[int, Any, int, int], None]
     """The function GOMP_parallel(function, argument, threads, flags)."""
     symbols: dict[str, int]
-    """Addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads, by name."""
+    """Addresses of the functions that kernels call, by name."""
 
 
 @functools.cache
@@ -39,7 +39,7 @@ def team() -> Team | None:
         return None
     parallel = library.GOMP_parallel
     parallel.argtypes, parallel.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint], None
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
+    names = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
     symbols = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names}
     return Team(parallel, symbols) if all(symbols.values()) else None
 

@@ -39,7 +39,7 @@ class VectorMath:
 
     def hardtanh(self, z: ir.Value) -> ir.Value:
         """Emit code for z limited to the range from -1 to 1."""
-        return self._clamp(z, 1.0)
+        return self.between(z, -1.0, 1.0)
 
     def tanh(self, z: ir.Value) -> ir.Value:
         """Emit code for tanh(z), computed as -e / (2 + e) with e = exp(-2|z|) - 1 and the sign of z."""
@@ -141,7 +141,7 @@ class VectorMath:
     def _reduced(self, z: ir.Value) -> tuple[ir.Value, ir.Value]:
         """Emit code for e^r - 1 and 2^n, where z = n ln 2 + r with a whole number n and |r| ≤ ln 2 / 2."""
         b, bits = self._emit.builder, 64 if self._double else 32
-        z = self._clamp(z, _LARGEST[self._double])
+        z = self.between(z, -_LARGEST[self._double], _LARGEST[self._double])
         n = self._nearest(b.fmul(z, self._all(math.log2(math.e))))
         r = self._emit.multiply_add(n, self._all(-_LOG2_HIGH[self._double]), z)
         r = self._emit.multiply_add(n, self._all(-_LOG2_LOW[self._double]), r)
@@ -174,9 +174,10 @@ class VectorMath:
     def _fma(self, u: ir.Value, v: float, w: float) -> ir.Value:
         return self._emit.multiply_add(u, self._all(v), self._all(w))
 
-    def _clamp(self, z: ir.Value, bound: float) -> ir.Value:
-        z = self._select(self._less(z, -bound), self._all(-bound), z)
-        return self._select(self._less(self._all(bound), z), self._all(bound), z)
+    def between(self, z: ir.Value, low: float, high: float) -> ir.Value:
+        """Emit code for z limited to the range from ``low`` to ``high``."""
+        z = self._select(self._less(z, low), self._all(low), z)
+        return self._select(self._less(self._all(high), z), self._all(high), z)
 
     def _less(self, u: ir.Value, v: ir.Value | float) -> ir.Value:
         return self._emit.builder.fcmp_ordered("<", u, self._all(v) if isinstance(v, float) else v)

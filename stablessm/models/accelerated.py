@@ -5,9 +5,12 @@ unchanged weights.
 from __future__ import annotations
 
 import inspect
+import math
+import threading
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +19,10 @@ from torch.nn import functional as F
 from stablessm._checked import checked
 from stablessm._errors import ArgumentError, BackendUnavailableError
 from stablessm._optional import require
-from stablessm.scan import linear_scan, selective_scan, short_convolution
+from stablessm.scan import backends, linear_scan, selective_scan, short_convolution
+from stablessm.scan.dispatch import forward_mode, quick
 from stablessm.scan.padding import last_state
-from stablessm.scan.projection import project
-from stablessm.scan.selective import selective_step
+from stablessm.scan.projection import FEW_ROWS, project
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -71,9 +74,12 @@ def _linear(self: nn.Linear, x: Tensor) -> Tensor:
 def _norm(self: Any, x: Tensor, gate: Tensor | None = None) -> Tensor:
     """Normalize x, times SiLU of the gate, by the root mean square."""
     wide = _wide(x) if gate is None else _wide(x) * F.silu(_wide(gate))
-    eps = self.eps if hasattr(self, "eps") else self.variance_epsilon
-    y = F.rms_norm(wide, x.shape[-1:], eps=eps).to(x.dtype)
+    y = F.rms_norm(wide, x.shape[-1:], eps=_eps(self)).to(x.dtype)
     return self.weight * y if isinstance(self.weight, nn.Parameter) else y  # FalconMamba's weightless norm has ones
+
+
+def _eps(norm: Any) -> float:
+    return float(norm.eps if hasattr(norm, "eps") else norm.variance_epsilon)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -131,7 +137,7 @@ def _convolved(
         return (y if conv.bias is None else y + conv.bias).to(x.dtype), joined.mT
     past = before[:, 1:].to(x.dtype)
     y, last = short_convolution(x, weight.to(x.dtype), conv.bias, past, reset=reset, lengths=lengths)
-    return y, F.pad(last, (0, 0, 1, 0)).mT  # caches of transformers hold one input more than needed
+    return y, _wide(F.pad(last, (0, 0, 1, 0)).mT)  # caches of transformers hold one input more than needed
 
 
 class _Cache:
@@ -172,11 +178,70 @@ def _mixing(compute: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callable[.
         if cache_params is not None and cache_params.is_recording_past(self.layer_idx):
             return type(self).forward(self, hidden_states, cache_params, attention_mask, **kwargs)
         padding, cache = _Padding.of(attention_mask, hidden_states.shape[1]), _Cache(self, cache_params)
+        if padding is None and (step := _step(self, hidden_states, cache)) is not None:
+            return step
         y, tail, state = compute(self, *_moved(hidden_states, padding), cache)
         cache.update(tail, state)
         return y if padding is None else padding.back(y)
 
     return forward
+
+
+_steps: WeakKeyDictionary[nn.Module, dict[int, tuple[list[Any], Any]]] = WeakKeyDictionary()
+"""The prepared step of each mixer for each thread, with all that the preparation depends on."""
+
+
+def _step(self: Any, hidden: Tensor, cache: _Cache) -> Tensor | None:
+    """Compute one step (B, 1, C) of a Mamba mixer by CPU kernels in one call, which change the states in the cache.
+
+    Return None if this is not possible: the kernels compute no gradients, and call no hooks of the mixer's parts.
+    """
+    tail, state = cache.tail, cache.state
+    if tail is None or state is None or "A_log" not in self._parameters or hidden.shape[1] != 1 or not hidden.is_cpu:
+        return None
+    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or forward_mode() or not quick(hidden, tail, state):
+        return None
+    key: list[Any] = [(t.shape, t.dtype, t.is_contiguous()) for t in (hidden, tail, state)]
+    key.append(torch.is_inference_mode_enabled())  # tensors that are made there cannot be changed elsewhere
+    for part in (self, *self._modules.values()):
+        forward = part.__dict__.get("forward")
+        if part is not self and (part._forward_hooks or part._forward_pre_hooks):
+            return None
+        options = (part.__dict__.get(name) for name in ("variance_epsilon", "eps", "time_step_limit"))
+        key.append((type(part), getattr(forward, "func", forward), *options))
+        for t in (*part._parameters.values(), *part._buffers.values()):
+            key.append(t is None or t.layout != torch.strided or (id(t), t.data_ptr(), t.stride()))
+    prepared, thread = _steps.setdefault(self, {}), threading.get_ident()
+    known, step = prepared.get(thread, (None, None))
+    if known != key:
+        step = _prepared(self, hidden[:, 0], tail, state)
+        prepared[thread] = key, step
+    return None if step is None else step(hidden[:, 0], tail, state)[:, None]
+
+
+def _prepared(self: Any, x: Tensor, tail: Tensor, state: Tensor) -> Any:
+    """Return the step of a mixer for inputs like x (B, C), or None if the kernels cannot compute it."""
+    parts, kernels = self._modules, backends.cpu_kernels("mixer_step")
+    for part in parts.values():
+        forward = part.__dict__.get("forward")
+        if getattr(forward, "func", forward) not in (None, _linear, _norm):
+            return None
+        if type(part) not in (nn.Linear, nn.Conv1d, nn.SiLU) and type(part).__name__ not in (*_NORMS, "SiLUActivation"):
+            return None
+    norms = [parts[name] for name in ("dt_layernorm", "b_layernorm", "c_layernorm", "norm") if name in parts]
+    weights = tuple(norm.weight if norm._parameters else torch.ones_like(norm.weight) for norm in norms)
+    own = [tensor for name in ("in_proj", "conv1d", "out_proj") for tensor in (parts[name].weight, parts[name].bias)]
+    own += [self.A_log, self.D, parts["dt_proj"].bias if "dt_proj" in parts else self.dt_bias]
+    own += [parts[name].weight for name in ("x_proj", "dt_proj") if name in parts]
+    if (
+        kernels is None
+        or len(x) > FEW_ROWS.get(x.dtype, 0)
+        or not quick(*(tensor for tensor in own if tensor is not None))
+    ):
+        return None
+    mixer, limit = kernels.Mixer(*own, norms=weights), getattr(self, "time_step_limit", (0.0, math.inf))
+    eps = _eps(norms[0]) if norms else 0.0
+    return kernels.Step(x, mixer, tail, state, (eps, *limit)) if kernels.fits(x, mixer, tail, state) else None
 
 
 @_mixing
@@ -190,12 +255,12 @@ def _selective_mixer(self: Any, hidden: Tensor, lengths: Tensor | None, cache: _
     if hasattr(self, "dt_layernorm"):
         step, B, C = self.dt_layernorm(step), self.b_layernorm(B), self.c_layernorm(C)
     delta = self.dt_proj(step)
+    A = -torch.exp(_wide(self.A_log))
     if x.shape[1] == 1 and cache.state is not None and lengths is None:
         delta = F.softplus(_wide(delta))
-        y, state = selective_step(x[:, 0], delta[:, 0], self.A_log, B[:, 0], C[:, 0], cache.state)
-        y = (y[:, None] + self.D * x) * F.silu(gate)
+        state = torch.addcmul((delta * x).mT * B, torch.exp(delta.mT * A), cache.state)
+        y = (_wide(C) @ state.mT + self.D * x) * F.silu(gate)
     else:
-        A = -torch.exp(_wide(self.A_log))
         y, state = selective_scan(x, delta, A, B, C, self.D, gate, cache.state, delta_softplus=True, lengths=lengths)
     return self.out_proj(y.to(hidden.dtype)), tail, state
 
@@ -286,6 +351,7 @@ def _recurrent_gemma(
 
 _NORMS = (
     "MambaRMSNorm", "MambaRMSNormGated", "Mamba2RMSNorm", "FalconMambaRMSNorm", "FalconMambaWeightlessRMSNorm",
+    "JambaRMSNorm",
 )  # fmt: skip
 """The classes of norms that transformers computes in float32 only."""
 

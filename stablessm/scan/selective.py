@@ -20,7 +20,7 @@ from stablessm.scan.checks import (
     check_tensor,
     checked_lengths,
 )
-from stablessm.scan.dispatch import exporting, forward_mode, quick
+from stablessm.scan.dispatch import exporting
 from stablessm.scan.padding import without_padding
 from stablessm.scan.protocol import Selective
 from stablessm.scan.selective_op import selective
@@ -87,26 +87,6 @@ def selective_scan(
     y = y if D is None else y + D.to(y.dtype) * layer.x
     y = y if z is None else y * silu(without_padding(z.to(y.dtype), layer.lengths))
     return y.to(x.dtype), final
-
-
-def selective_step(
-    x: Tensor, delta: Tensor, rate: Tensor, B: Tensor, C: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Compute one step of a selective layer; return the output Σ_n C_n h_n (B, H) and the next state h (B, H, N).
-
-    The next state is exp(-delta e^rate) h + delta B x. x and ``delta`` are (B, H), ``rate`` is (H, N), B and C are
-    (B, N). The CPU kernel changes ``state`` in place if it is float32 or float64.
-    """
-    dtype = torch.promote_types(state.dtype, torch.float32)
-    given = (x.to(dtype), delta.to(dtype), rate.to(dtype), B.to(dtype), C.to(dtype), state.to(dtype))
-    x, delta, rate, B, C, state = given
-    if not torch.is_grad_enabled() and not forward_mode() and quick(*given):
-        fits = state.is_cpu and state.is_contiguous() and state.numel() > 0
-        if fits and (kernel := backends.cpu_kernels("selective_step")) is not None:
-            return kernel.step(*given), state
-    drive = (delta * x)[..., None] * B[:, None]
-    state = torch.addcmul(drive, torch.exp(delta[..., None] * -torch.exp(rate)), state)
-    return torch.einsum("bhn,bn->bh", state, C), state
 
 
 def _prepared(layer: Selective) -> Selective:

@@ -56,16 +56,16 @@ def watch(module):
 run, call = linear._run, layer._call
 
 
-def guarded_run(names, arrays, states, reset, reverse):
+def guarded_run(arrays, states, reset, reverse):
     copies = moved(arrays)
-    run(names, copies, states, None if reset is None else guarded(reset.to(torch.uint8)), reverse)
+    run(copies, states, None if reset is None else guarded(reset.to(torch.uint8)), reverse)
     back(arrays, copies)
 
 
-def guarded_call(kernel, names, arrays, layout, **counts):
-    used = {name: array for name, array in arrays.items() if name in names}
+def guarded_call(kernel, arrays, layout, **counts):
+    used = {name: array for name, array in arrays.items() if name in kernel.names}
     copies = moved(used)
-    call(kernel, names, copies, layout, **counts)
+    call(kernel, copies, layout, **counts)
     back(used, copies)
 
 
@@ -171,9 +171,12 @@ for guarded_pages.at_the_end, side in enumerate(guarded_pages.SIDES):
 
 PRODUCT = """
 import itertools, random, sys
+from unittest import mock
+sys.path.append(sys.path[0] + "/scan")
 import guarded_pages, torch
 from guarded_pages import guarded
-from stablessm.scan.cpu import product, selective_step
+from stablessm.scan.cpu import mixer_step, product
+from test_mixer_step import OPTIONS, drawn
 
 rng = random.Random(int(sys.argv[1]))
 product.results.empty = lambda shape, dtype: guarded_pages.empty(shape, dtype=dtype)
@@ -186,10 +189,13 @@ for guarded_pages.at_the_end, side in enumerate(guarded_pages.SIDES):
         weight = weight[:, shift:]
         error = product.linear(x, weight, b if bias else None) - (x @ weight.mT + b * bias)
         assert error.abs().max() < (0.5 if dtype == torch.bfloat16 else 1e-4)
-    for dtype, batch, channels in itertools.product(dtypes[:2], (1, 3), (1, 5)):
-        states = rng.choice([1, 7, 8, 15, 16, 17, 37])
-        shapes = [(batch, channels)] * 2 + [(channels, states)] + [(batch, states)] * 2 + [(batch, channels, states)]
-        selective_step.step(*(guarded(torch.rand(shape).to(dtype)) for shape in shapes))
+    for dtype, heads, draw in itertools.product(dtypes, (False, True), range(6)):
+        x, mixer, *states = drawn(rng.randrange(10**6), heads, dtype)
+        own = lambda t: t if t is None else tuple(map(guarded, t)) if isinstance(t, tuple) else guarded(t)
+        mixer, states = mixer_step.Mixer(*map(own, mixer)), [guarded(t) for t in states]
+        with mock.patch.object(mixer_step.torch, "empty", guarded_pages.empty):
+            step = mixer_step.Step(x, mixer, *states, OPTIONS[draw % 2])
+        assert step(x, *states).isfinite().all()
     print(side, flush=True)
 """
 

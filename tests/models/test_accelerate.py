@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,6 +19,7 @@ from torch import Tensor, nn
 
 import stablessm as ssm
 from stablessm.instruments import families
+from stablessm.scan.cpu import mixer_step
 
 transformers = pytest.importorskip("transformers")
 
@@ -169,6 +174,134 @@ def test_padding_changes_no_real_token_and_no_state(
         mask = torch.cat([mask, torch.ones(2, 3, dtype=torch.long)], 1)
     after = ours(again, **{name: cache}, **places, **({"attention_mask": mask} if places else {})).logits[:1]
     assert (after - ours(again[:1], **{name: own}).logits).abs().max() <= size
+
+
+@contextmanager
+def steps_in_one_call() -> Iterator[mock.Mock]:
+    """Counts the steps of mixers that the CPU kernels compute in one call."""
+    run = mixer_step.Step.__call__
+    with mock.patch.object(mixer_step.Step, "__call__", autospec=True, side_effect=run) as count:
+        yield count
+
+
+def by_steps(family: str, ours: nn.Module, x: Tensor, prompt: int = 3) -> Tensor:
+    """The logits of a prompt and of single tokens after it."""
+    name, cache = start(family, ours)
+    parts = (x[:, :prompt], *x[:, prompt:].split(1, 1))
+    return torch.cat([ours(part, use_cache=True, **{name: cache}).logits for part in parts], 1)
+
+
+def check_steps(family: str, ours: nn.Module, x: Tensor, mixers: int, tolerance: float = TOLERANCE) -> None:
+    """Single tokens have the logits of the whole sequence; so many mixers compute each of them in one call."""
+    with steps_in_one_call() as count:
+        steps = by_steps(family, ours, x)
+    whole = ours(x, use_cache=False).logits
+    assert (steps - whole).abs().max() <= tolerance * whole.abs().max().clamp(min=1)
+    assert count.call_count == mixers * (x.shape[1] - 3)
+
+
+def mixers_of(model: nn.Module) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith(("MambaMixer", "Mamba2Mixer"))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES[:4])
+@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@given(data=st.data(), batch=st.sampled_from([1, 3]), seed=st.integers(0, 999))
+@torch.no_grad()
+def test_a_mixer_computes_a_token_in_one_call(
+    family: str, dtype: torch.dtype, data: st.DataObject, batch: int, seed: int
+) -> None:
+    ours = pair(family, data.draw, seed)[1]
+    if family == "jamba" and dtype != torch.float32:
+        return  # its experts lack float64, and bfloat16 for small sizes
+    tolerance = {torch.float32: TOLERANCE, torch.float64: 1e-9, torch.bfloat16: 0.1}[dtype]
+    check_steps(family, ours.to(dtype), tokens(batch, 6), len(mixers_of(ours)), tolerance)
+
+
+def small(**options: Any) -> nn.Module:
+    torch.manual_seed(1)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 8, "num_hidden_layers": 2, "state_size": 3}
+    return ssm.accelerate(
+        randomized(transformers.MambaForCausalLM(transformers.MambaConfig(**sizes, **options)))
+    ).eval()
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def replaced(model: nn.Module) -> None:
+    old = mixers_of(model)[0].in_proj
+    new = Doubled(old.in_features, old.out_features, bias=False)
+    new.weight = old.weight
+    mixers_of(model)[0].in_proj = new
+
+
+FALLBACKS: dict[str, Callable[[nn.Module], object]] = {
+    "hook": lambda model: mixers_of(model)[0].in_proj.register_forward_hook(lambda *args: 2 * args[2]),
+    "hook before": lambda model: mixers_of(model)[0].x_proj.register_forward_pre_hook(lambda _, args: (2 * args[0],)),
+    "forward": lambda model: setattr(mixers_of(model)[0].in_proj, "forward", lambda x: x.repeat(1, 1, 4)),
+    "another class": replaced,
+    "strides": lambda model: setattr(mixers_of(model)[0].A_log, "data", mixers_of(model)[0].A_log.mT.contiguous().mT),
+    "no bias": lambda model: setattr(mixers_of(model)[0].dt_proj, "bias", None),
+}
+"""Changes of one mixer, whose steps the kernels then do not compute."""
+
+
+@pytest.mark.parametrize("change", FALLBACKS)
+@torch.no_grad()
+def test_a_mixer_with_other_parts_computes_its_steps_by_its_parts(change: str) -> None:
+    model, x = small(), tokens(2, 6)
+    check_steps("mamba", model, x, 2)
+    before = by_steps("mamba", model, x)
+    FALLBACKS[change](model)
+    check_steps("mamba", model, x, 1)
+    assert change == "strides" or not torch.allclose(by_steps("mamba", model, x), before)
+
+
+def test_other_calls_compute_their_steps_by_their_parts() -> None:
+    with torch.no_grad():
+        check_steps("mamba", small(hidden_act="gelu"), tokens(1, 6), 0)
+        check_steps("mamba", small(), tokens(33, 6), 0)
+        check_steps("mamba", small().half(), tokens(2, 6), 0, 0.1)
+        with torch.autocast("cpu", torch.bfloat16):
+            check_steps("mamba", small(), tokens(2, 6), 0, 0.1)
+    check_steps("mamba", small(), tokens(2, 6), 0)  # gradients are recorded
+
+
+@torch.no_grad()
+def test_a_step_has_the_weights_of_the_moment() -> None:
+    model, x = small(), tokens(2, 6)
+    mixer = mixers_of(model)[0]
+
+    def same() -> None:
+        check_steps("mamba", model, x, 2)
+
+    same()
+    mixer.conv1d.weight.mul_(2)
+    same()
+    mixer.out_proj.weight.data = torch.randn_like(mixer.out_proj.weight)
+    same()
+    mixer.D = nn.Parameter(torch.randn_like(mixer.D))
+    same()
+    model.load_state_dict({name: 1.1 * weight for name, weight in model.state_dict().items()}, assign=True)
+    same()
+    model.double()
+    same()
+    with torch.inference_mode():
+        same()
+    same()
+
+
+@torch.no_grad()
+def test_threads_generate_at_once() -> None:
+    model, texts = small(), [tokens(2, 40) for _ in range(4)]
+    alone = [by_steps("mamba", model, x) for x in texts]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(torch.no_grad()(lambda x: by_steps("mamba", model, x)), texts))
+    assert all(map(torch.equal, together, alone))
 
 
 @torch.no_grad()

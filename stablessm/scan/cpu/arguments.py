@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor
 
 from stablessm._errors import ArgumentError
 
 
-def places(fields: Sequence[str], arrays: Mapping[str, Tensor]) -> dict[str, int]:
-    """Return the fields of a kernel that say where arrays (batch, time, …) are in memory: the address ``NAME`` of each
-    array and, for kernels with the fields ``NAME_batch`` and ``NAME_time``, its strides.
+def places(arrays: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the fields of a kernel that say where arrays (batch, time, …) are in memory: the address ``NAME`` and the
+    strides ``NAME_batch`` and ``NAME_time`` of each array.
     """
     values = {}
     for name, array in arrays.items():
         values[name] = address(name, array)
-        if f"{name}_batch" in fields:
-            values[f"{name}_batch"], values[f"{name}_time"] = array.stride()[:2]
+        values.update(zip((f"{name}_batch", f"{name}_time"), array.stride(), strict=False))
     return values
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from stablessm.llvm.kernel import compiled
 from stablessm.scan.cpu import results
 from stablessm.scan.cpu.arguments import places
-from stablessm.scan.cpu.gated_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, Spec, build
+from stablessm.scan.cpu.gated_kernels import Spec, build
 from stablessm.scan.protocol import Gated
 
 SERIAL_STATES = 1 << 15
@@ -30,7 +30,7 @@ def supports(layer: Gated) -> bool:
 def forward(layer: Gated) -> Tensor:
     """Compute all states (B, T, C) of a gated recurrence."""
     states = results.empty((*layer.gates.shape[:2], len(layer.rate)), layer.gates.dtype)
-    _run(_spec(layer, backward=False), FORWARD_FIELDS, layer, {"states": states})
+    _run(_spec(layer, backward=False), layer, {"states": states})
     return states
 
 
@@ -44,7 +44,7 @@ def backward(layer: Gated, states: Tensor, grad: Tensor) -> tuple[Tensor | None,
     if layer.x is not None:
         arrays["d_x"] = results.empty(states.shape, dtype)
     d_rate, d_initial = torch.zeros(batch, tiles, spec.lanes, dtype=dtype), torch.zeros(batch, channels, dtype=dtype)
-    _run(spec, BACKWARD_FIELDS, layer, arrays | {"d_rate": d_rate, "d_initial": d_initial})
+    _run(spec, layer, arrays | {"d_rate": d_rate, "d_initial": d_initial})
     sums = d_rate.double().sum(0)
     overlap = tiles * spec.lanes - channels  # number of channels in both of the last two tiles
     total = torch.cat([sums[:-1].flatten(), sums[-1, overlap:]]).to(dtype)
@@ -55,7 +55,7 @@ def _spec(layer: Gated, *, backward: bool) -> Spec:
     return Spec(layer.form, backward, layer.gates.dtype == torch.float64, layer.below_one)
 
 
-def _run(spec: Spec, names: tuple[str, ...], layer: Gated, arrays: dict[str, Tensor]) -> None:
+def _run(spec: Spec, layer: Gated, arrays: dict[str, Tensor]) -> None:
     (batch, steps, _), channels, dtype = layer.gates.shape, len(layer.rate), layer.gates.dtype
     initial = layer.gates.new_zeros(batch, channels) if layer.initial is None else layer.initial.contiguous()
     arrays = arrays | {
@@ -68,7 +68,7 @@ def _run(spec: Spec, names: tuple[str, ...], layer: Gated, arrays: dict[str, Ten
     tiles = -(-channels // spec.lanes)
     groups = 1 if batch >= MANY else tiles
     values = {"units": batch * groups, "groups": groups, "tiles": tiles, "channels": channels, "steps": steps}
-    values |= places(names, arrays)
+    values |= places(arrays)
     workers = 1 if batch * steps * channels < SERIAL_STATES else torch.get_num_threads()
     if batch:
-        compiled(build, spec)(names, values, batch * groups, workers)
+        compiled(build, spec)(values, workers)

@@ -7,6 +7,9 @@ or the drive u, from the inputs of the gates.
 A work unit is one group of tiles (vectors of channels) of one sequence. The kernel loops over the time steps and, in
 each step, over the tiles of the unit, so that memory is read in order. The last tile ends at the last channel and may
 overlap the tile before it, with the same results. The backward pass computes the gates again from their inputs.
+
+The field ``rate`` of a kernel is (channels,), ``initial`` and ``d_initial`` (batch, channels), ``reset`` (batch, time)
+bytes or 0, and ``d_rate`` (batch, tiles) vectors.
 """
 
 from __future__ import annotations
@@ -17,20 +20,8 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64, VECTOR_BYTES
-from stablessm.llvm.kernel import kernel_entry
+from stablessm.llvm.kernel import kernel_entry, over_units
 from stablessm.scan.cpu.unit_emitter import UnitEmitter
-
-_SHARED = (
-    "units", "groups", "tiles", "channels", "steps", "rate", "initial", "reset", "reset_batch", "reset_time",
-    "gates", "gates_batch", "gates_time", "x", "x_batch", "x_time", "states", "states_batch", "states_time",
-)  # fmt: skip
-FORWARD_FIELDS = _SHARED
-BACKWARD_FIELDS = (
-    *_SHARED, "grad", "grad_batch", "grad_time", "d_gates", "d_gates_batch", "d_gates_time", "d_x", "d_x_batch",
-    "d_x_time", "d_rate", "d_initial",
-)  # fmt: skip
-"""The arguments of a kernel: counts, addresses, and strides in scalars. ``rate`` is (channels,), ``initial`` and
-``d_initial`` (batch, channels), ``reset`` (batch, time) bytes or 0, and ``d_rate`` (batch, tiles) vectors."""
 
 
 class Spec(NamedTuple):
@@ -292,18 +283,16 @@ def build(spec: Spec) -> ir.Function:
 
     Each work unit is one group of tiles (vectors of channels) of one sequence.
     """
-    names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("rate", "initial", "gates", "x", "states", "grad", "d_gates", "d_x", "d_rate", "d_initial")
     pointers = dict.fromkeys(arrays, scalar) | {"reset": ir.IntType(8)}
-    name = "_".join(("gated", spec.form.replace("-", "_"), *(str(int(option)) for option in spec[1:])))
-    builder, fields, first, last = kernel_entry(name, names, pointers)
+    builder, fields = kernel_entry(pointers)
     buffer = builder.alloca(scalar, builder.mul(fields["tiles"], I64(2 * spec.lanes)))
     buffer.align = VECTOR_BYTES
     code = _Code(builder, spec, fields, buffer)
 
-    def one_unit(i: ir.Value) -> None:
-        unit, groups = code.emit.sum(first, i), fields["groups"]
+    def one_unit(unit: ir.Value) -> None:
+        groups = fields["groups"]
         code.batch, group = builder.sdiv(unit, groups), builder.srem(unit, groups)
         start, end = (
             builder.sdiv(code.emit.times(edge, fields["tiles"]), groups) for edge in (group, code.emit.sum(group, 1))
@@ -311,6 +300,4 @@ def build(spec: Spec) -> ir.Function:
         run = _backward if spec.backward else _forward
         run(code, lambda k: code.emit.sum(start, k), builder.sub(end, start))
 
-    code.repeat(builder.sub(last, first), one_unit)
-    builder.ret_void()
-    return builder.function
+    return over_units(code.emit, one_unit)

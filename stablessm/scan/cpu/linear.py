@@ -9,7 +9,7 @@ from stablessm.llvm.emitter import VECTOR_BYTES
 from stablessm.llvm.kernel import compiled
 from stablessm.scan.cpu import results
 from stablessm.scan.cpu.arguments import address
-from stablessm.scan.cpu.linear_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, TILE_BYTES, Spec, build
+from stablessm.scan.cpu.linear_kernels import TILE_BYTES, Spec, build
 from stablessm.scan.protocol import Recurrence
 
 STREAM_BYTES = 8 << 20
@@ -30,7 +30,7 @@ def forward(recurrence: Recurrence, drive: Tensor) -> Tensor:
     if initial is None:
         initial = results.zeros((1, drive.shape[-1]), dtype)
     arrays = {"decay": decay, "drive": drive, "initial": initial, "states": states}
-    _run(FORWARD_FIELDS, {name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
+    _run({name: _rows(array, dtype) for name, array in arrays.items()}, states, reset, reverse)
     return results.converted(states, drive.dtype)
 
 
@@ -53,7 +53,7 @@ def backward(recurrence: Recurrence, states: Tensor, grad: Tensor) -> tuple[Tens
     outputs = {"d_drive": d_drive, "d_decay": d_decay, "d_initial": d_initial}
     arrays = {name: _rows(array, dtype) for name, array in inputs.items()}
     arrays |= {name: _rows(array, array.dtype) for name, array in outputs.items()}
-    _run(BACKWARD_FIELDS, arrays, states, reset, reverse)
+    _run(arrays, states, reset, reverse)
     reduced = d_decay if decay.shape[0] == batch else _sum_over_batch(d_decay)
     return (
         results.converted(reduced, decay.dtype),
@@ -79,9 +79,7 @@ def _rows(array: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.view_as_real(array).flatten(-2) if array.is_complex() else array
 
 
-def _run(
-    names: tuple[str, ...], arrays: dict[str, Tensor], states: Tensor, reset: Tensor | None, reverse: bool
-) -> None:
+def _run(arrays: dict[str, Tensor], states: Tensor, reset: Tensor | None, reverse: bool) -> None:
     batch, steps, _ = states.shape
     scalars = arrays["states"].shape[-1]
     if reset is not None:
@@ -89,7 +87,7 @@ def _run(
     values = {"steps": steps, "channels": scalars}
     for name, array in arrays.items():
         start, batch_stride = address(name, array), 0 if array.shape[0] == 1 else array.stride(0)
-        if f"{name}_time" in names:
+        if not name.endswith("initial"):
             time_stride = 0 if array.shape[1] == 1 else array.stride(1)
             if reverse:
                 start += (steps - 1) * time_stride * array.element_size()
@@ -101,13 +99,13 @@ def _run(
     aligned = all((array.data_ptr() | row_bytes) % VECTOR_BYTES == 0 for array in stored)
     size = states.numel() * states.element_size()
     spec = Spec(
-        backward=names is BACKWARD_FIELDS,
+        backward="grad" in arrays,
         double=arrays["states"].dtype == torch.float64,
         complex=states.is_complex(),
         per_step=arrays["decay"].shape[1] > 1,
         reset=reset is not None,
         stream=aligned and size >= STREAM_BYTES,
-        prefetch=names is FORWARD_FIELDS and row_bytes >= PREFETCH_BYTES,
+        prefetch="drive" in arrays and row_bytes >= PREFETCH_BYTES,
     )
-    tiles = values["tiles"] = batch * -(-row_bytes // TILE_BYTES)
-    compiled(build, spec)(names, values, tiles, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())
+    values["units"] = batch * -(-row_bytes // TILE_BYTES)
+    compiled(build, spec)(values, workers=1 if size < SERIAL_BYTES else torch.get_num_threads())

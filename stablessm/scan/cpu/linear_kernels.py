@@ -21,7 +21,7 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64, VECTOR_BYTES, Emitter
-from stablessm.llvm.kernel import kernel_entry
+from stablessm.llvm.kernel import kernel_entry, over_units
 
 TILE_VECTORS = 2
 TILE_BYTES = VECTOR_BYTES * TILE_VECTORS
@@ -41,21 +41,6 @@ class Spec(NamedTuple):
     """True if stores bypass the cache. Every stored row must start at a multiple of VECTOR_BYTES."""
     prefetch: bool
     """True if inputs are prefetched PREFETCH_STEPS steps ahead."""
-
-
-_SHARED = (
-    "tiles", "steps", "channels",
-    "decay", "decay_batch", "decay_time",
-    "initial", "initial_batch",
-    "reset", "reset_batch", "reset_time",
-    "states", "states_batch", "states_time",
-)  # fmt: skip
-FORWARD_FIELDS = (*_SHARED, "drive", "drive_batch", "drive_time")
-BACKWARD_FIELDS = (
-    *_SHARED, "grad", "grad_batch", "grad_time", "d_drive", "d_drive_batch", "d_drive_time",
-    "d_decay", "d_decay_batch", "d_decay_time", "d_initial", "d_initial_batch",
-)  # fmt: skip
-"""The arguments of a kernel: numbers of tiles, steps and scalars in a row; addresses; strides in elements."""
 
 
 class _Tile:
@@ -201,15 +186,12 @@ def _pointers(spec: Spec) -> dict[str, ir.Type]:
 
 def build(spec: Spec) -> ir.Function:
     """Return the LLVM function of the kernel, which computes a range of tiles (vectors of channels of one sequence)."""
-    names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
-    name = "scan_" + "".join(str(int(flag)) for flag in spec)
-    builder, fields, first, last = kernel_entry(name, names, _pointers(spec))
+    builder, fields = kernel_entry(_pointers(spec))
     emit = Emitter(builder, spec)
     tile_lanes, lanes = TILE_BYTES // emit.size, VECTOR_BYTES // emit.size
     tiles = builder.sdiv(builder.add(fields["channels"], I64(tile_lanes - 1)), I64(tile_lanes))
 
-    def one_tile(i: ir.Value) -> None:
-        unit = builder.add(first, i)
+    def one_tile(unit: ir.Value) -> None:
         batch = builder.sdiv(unit, tiles)
         column = builder.mul(builder.srem(unit, tiles), I64(tile_lanes))
         rest = builder.sub(fields["channels"], column)
@@ -227,10 +209,7 @@ def build(spec: Spec) -> ir.Function:
                     if spec.complex and width == 1:
                         break
 
-    emit.repeat(builder.sub(last, first), one_tile)
-    builder.fence("seq_cst")  # orders stores that bypass the cache
-    builder.ret_void()
-    return builder.function
+    return over_units(emit, one_tile, fence=spec.stream)
 
 
 def _emit_tile(

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 from stablessm.llvm.kernel import compiled
 from stablessm.scan.cpu import results
 from stablessm.scan.cpu.arguments import places
-from stablessm.scan.cpu.selective_kernels import BACKWARD_FIELDS, FORWARD_FIELDS, Spec, build
+from stablessm.scan.cpu.selective_kernels import Spec, build
 from stablessm.scan.protocol import Selective
 
 SERIAL_STATES = 1 << 16
@@ -30,7 +30,7 @@ def forward(layer: Selective) -> tuple[Tensor, Tensor, Tensor]:
     cells = -(-steps // _cell(states))
     checkpoints = results.empty((batch, cells, tiles, states, spec.lanes), layer.A.dtype)
     y = (results.empty if layer.lengths is None else results.zeros)(arrays["x"].shape, layer.A.dtype)
-    _run(spec, FORWARD_FIELDS, layer, arrays | {"checkpoints": checkpoints, "y": y})
+    _run(spec, layer, arrays | {"checkpoints": checkpoints, "y": y})
     return _own_channels(y, layer), _unpacked(state, layer), checkpoints
 
 
@@ -49,7 +49,7 @@ def backward(layer: Selective, checkpoints: Tensor, d_y: Tensor, d_final: Tensor
     d_A = results.zeros((batch, tiles, states, spec.lanes), dtype)
     d_B, d_C = (room((tiles, batch, steps, -(-states // spec.lanes) * spec.lanes), dtype) for _ in range(2))
     arrays |= {"d_x": d_x, "d_delta": d_delta, "d_A": d_A, "d_B": d_B, "d_C": d_C}
-    _run(spec, BACKWARD_FIELDS, layer, arrays)
+    _run(spec, layer, arrays)
     rates = _unpacked(d_A.double().sum(0, keepdim=True), layer)[0].to(dtype)
     sums = (part.sum(0)[..., :states].contiguous() for part in (d_B, d_C))
     d_initial = None if layer.initial is None else _unpacked(carry, layer)
@@ -98,7 +98,7 @@ def _own_channels(signal: Tensor, layer: Selective) -> Tensor:
     return signal if signal.shape[2] == channels else signal[..., :channels].contiguous()
 
 
-def _run(spec: Spec, names: tuple[str, ...], layer: Selective, arrays: dict[str, Tensor]) -> None:
+def _run(spec: Spec, layer: Selective, arrays: dict[str, Tensor]) -> None:
     batch, steps, channels = arrays["x"].shape
     states, lanes = layer.A.shape[1], spec.lanes
     tiles, cell = channels // lanes, _cell(states)
@@ -107,8 +107,8 @@ def _run(spec: Spec, names: tuple[str, ...], layer: Selective, arrays: dict[str,
         return
     values = {"units": units, "tiles": tiles, "states": states, "padded": -(-states // lanes) * lanes, "cell": cell}
     values["cells"] = -(-steps // cell)
-    values |= places(names, arrays)
+    values |= places(arrays)
     if spec.backward:
         values["sums_tile"], values["sums_batch"], values["sums_time"] = arrays["d_B"].stride()[:3]
     workers = 1 if units * lanes * steps * states < SERIAL_STATES else torch.get_num_threads()
-    compiled(build, spec)(names, values, units, workers)
+    compiled(build, spec)(values, workers)

@@ -7,6 +7,10 @@ checkpoint, and then computes the gradients of the cell.
 
 The gradients of B and C are sums over channels. Each unit sums over the channels of its tile, for ``lanes`` states at
 once (:func:`_summed`). The caller adds the sums of the tiles, so that no two units write to the same number.
+
+The field ``ends`` (batch,) of a kernel is the number of real steps of each sequence, and ``reset`` (batch, time) bytes
+or 0. ``padded`` is the number of states rounded up to whole vectors. Arrays of vectors: A (tiles, N), state (batch,
+tiles, N), checkpoints (batch, cells, tiles, N), d_A (batch, tiles, N). d_B and d_C are (tiles, batch, time, padded).
 """
 
 from __future__ import annotations
@@ -17,25 +21,8 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64, VECTOR_BYTES
-from stablessm.llvm.kernel import kernel_entry
+from stablessm.llvm.kernel import kernel_entry, over_units
 from stablessm.scan.cpu.unit_emitter import UnitEmitter
-
-_SHARED = (
-    "units", "tiles", "states", "padded", "cell", "cells", "ends", "reset", "reset_batch", "reset_time",
-    "x", "x_batch", "x_time", "delta", "delta_batch", "delta_time", "A",
-    "B", "B_batch", "B_time", "C", "C_batch", "C_time", "state", "checkpoints",
-)  # fmt: skip
-FORWARD_FIELDS = (*_SHARED, "y", "y_batch", "y_time")
-BACKWARD_FIELDS = (
-    *_SHARED, "d_y", "d_y_batch", "d_y_time", "d_x", "d_x_batch", "d_x_time",
-    "d_delta", "d_delta_batch", "d_delta_time", "d_A", "d_B", "d_C", "sums_tile", "sums_batch", "sums_time",
-)  # fmt: skip
-"""The arguments of a kernel: counts, addresses, and strides in scalars.
-
-``ends`` (batch,) is the number of real steps of each sequence, and ``reset`` (batch, time) bytes or 0. ``padded`` is
-the number of states rounded up to whole vectors. Arrays of vectors: A (tiles, N), state (batch, tiles, N), checkpoints
-(batch, cells, tiles, N), d_A (batch, tiles, N). d_B and d_C are (tiles, batch, time, padded).
-"""
 
 
 class Spec(NamedTuple):
@@ -244,20 +231,15 @@ def _summed(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     return vectors[0]
 
 
-def _name(spec: Spec) -> str:
-    return "selective_" + "_".join(str(int(option)) for option in spec)
-
-
 def build(spec: Spec) -> ir.Function:
     """Return the LLVM function of the kernel, which computes a range of work units.
 
     Each work unit is one tile (a vector of channels) of one sequence.
     """
-    names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
     scalar = ir.DoubleType() if spec.double else ir.FloatType()
     arrays = ("x", "delta", "A", "B", "C", "state", "checkpoints", "y", "d_y", "d_x", "d_delta", "d_A", "d_B", "d_C")
     pointers = dict.fromkeys(arrays, scalar) | {"ends": I64, "reset": ir.IntType(8)}
-    builder, fields, first, last = kernel_entry(_name(spec), names, pointers)
+    builder, fields = kernel_entry(pointers)
     states, padded = fields["states"], fields["padded"]
     sizes = {"h": states}
     if spec.backward:
@@ -272,11 +254,8 @@ def build(spec: Spec) -> ir.Function:
         for name in ("d_B", "d_C"):
             unit.clear(name, padded)
 
-    def one_unit(i: ir.Value) -> None:
-        number = unit.emit.sum(first, i)
+    def one_unit(number: ir.Value) -> None:
         unit.batch, unit.tile = builder.sdiv(number, fields["tiles"]), builder.srem(number, fields["tiles"])
         (_backward if spec.backward else _forward)(unit)
 
-    unit.repeat(builder.sub(last, first), one_unit)
-    builder.ret_void()
-    return builder.function
+    return over_units(unit.emit, one_unit)

@@ -16,8 +16,6 @@ from stablessm.llvm.kernel import Kernel, compiled
 from stablessm.scan.cpu import results, ssm_kernels, ssm_tables
 from stablessm.scan.cpu.arguments import places
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, Spec
-from stablessm.scan.cpu.ssm_kernels import BACKWARD_FIELDS, FORWARD_FIELDS
-from stablessm.scan.cpu.ssm_tables import GRADIENT_FIELDS, MAKE_FIELDS
 from stablessm.scan.protocol import DiagonalSSM
 
 STREAM_BYTES = 8 << 20
@@ -113,7 +111,7 @@ def forward(layer: DiagonalSSM) -> tuple[Tensor, Tensor, Tensor]:
     carry = _carry(layer.initial, x, layout)
     if y.numel():
         arrays = {"x": results.rows(x, dtype), "y": y, "carry": carry, "checkpoints": checkpoints}
-        _run(layout, FORWARD_FIELDS, arrays | _tables(layer, layout), layer, len(x))
+        _run(layout, arrays | _tables(layer, layout), layer, len(x))
     return results.converted(y, x.dtype), layout.unpack(carry), checkpoints
 
 
@@ -140,12 +138,12 @@ def backward(
         "d_powers": room((units, groups, length + 1, PARTS, lanes), wide),
     }  # fmt: skip
     if d_x.numel():
-        _run(layout, BACKWARD_FIELDS, arrays, layer, batches)
+        _run(layout, arrays, layer, batches)
     found = arrays["results"] = torch.empty_like(arrays["parameters"])
     arrays["d_tables"] = sums
     kernel = compiled(ssm_tables.build, layout.spec(backward=True))
     work = length * layout.channels * layout.states
-    _call(kernel, GRADIENT_FIELDS, arrays, layout, units=tiles, work=work, groups=batches)
+    _call(kernel, arrays, layout, units=tiles, work=work, groups=batches)
     # The results of an operator must not share memory.
     d_decay, d_B, d_C = (gradient.clone() for gradient in layout.unpack(found.permute(2, 0, 1, 3, 4)))
     d_D = arrays["d_kernel"][:, 0].unflatten(0, (batches, tiles)).sum(0).flatten()[: layout.channels]
@@ -194,7 +192,7 @@ def _tables(layer: DiagonalSSM, layout: Layout) -> dict[str, Tensor]:
         "powers": torch.empty(tiles, layout.groups, length + 2, PARTS, lanes, dtype=wide),
     }
     kernel = compiled(ssm_tables.build, layout.spec(backward=False))
-    _call(kernel, MAKE_FIELDS, arrays, layout, units=tiles, work=length * layout.channels * layout.states)
+    _call(kernel, arrays, layout, units=tiles, work=length * layout.channels * layout.states)
     return arrays
 
 
@@ -238,12 +236,11 @@ def _even_blocks(batch: int, steps: int, size: int) -> tuple[Tensor, Tensor]:
     return one.repeat(batch, 1), len(first) * torch.arange(batch + 1)
 
 
-def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], layer: DiagonalSSM, groups: int) -> None:
+def _run(layout: Layout, arrays: dict[str, Tensor], layer: DiagonalSSM, groups: int) -> None:
     """Run a forward or backward kernel over all blocks of all sequences.
 
     The sequences are divided into ``groups`` groups, and the channels into tiles (one vector of channels each). A work
-    unit of the kernel computes one tile of channels for all sequences of one group. ``names`` are the arguments of the
-    kernel in order, and ``arrays`` contains those that are tensors.
+    unit of the kernel computes one tile of channels for all sequences of one group.
     """
     batch, steps, channels = arrays["x"].shape
     blocks, rows = _blocks(batch, steps, CHUNKS * layout.length, layer.reset, layer.lengths)
@@ -251,18 +248,15 @@ def _run(layout: Layout, names: tuple[str, ...], arrays: dict[str, Tensor], laye
     counts = {"tiles": layout.tiles, "groups": groups, "batch": batch, "channels": channels}
     counts["cells"] = arrays["checkpoints"].shape[1]
     work = batch * steps * channels * layout.states
-    spec = layout.spec(backward=names is BACKWARD_FIELDS)
+    spec = layout.spec(backward="d_x" in arrays)
     result = arrays["d_x" if spec.backward else "y"]
     aligned = (result.data_ptr() | channels * result.element_size()) % VECTOR_BYTES == 0
     stream = aligned and result.numel() * result.element_size() >= STREAM_BYTES
     kernel = compiled(ssm_kernels.build, spec._replace(stream=stream))
-    _call(kernel, names, arrays, layout, work=work, units=groups * layout.tiles, **counts)
+    _call(kernel, arrays, layout, work=work, units=groups * layout.tiles, **counts)
 
 
-def _call(
-    kernel: Kernel, names: tuple[str, ...], arrays: dict[str, Tensor], layout: Layout, *, units: int, work: int,
-    **counts: int,
-) -> None:  # fmt: skip
-    values = {**counts, "units": units, "states": layout.groups, **places(names, arrays)}
+def _call(kernel: Kernel, arrays: dict[str, Tensor], layout: Layout, *, units: int, work: int, **counts: int) -> None:
+    values = {**counts, "units": units, "states": layout.groups, **places(arrays)}
     if units:
-        kernel(names, values, units, workers=1 if work < SERIAL_STATES else torch.get_num_threads())
+        kernel(values, workers=1 if work < SERIAL_STATES else torch.get_num_threads())

@@ -14,6 +14,17 @@ gradients of the *tables*. :mod:`.ssm_tables` computes the gradients of decay, B
 
 States are processed as ``PARTS`` real numbers: two complex numbers (re, im, re, im) or four real numbers. A *tile* is
 one vector of channels.
+
+The field ``states`` of a kernel counts groups of PARTS numbers, and ``cells`` the blocks of a sequence without resets.
+A unit is one tile of one group of sequences. ``blocks`` lists (first step, number of steps, 1 if the scan restarts
+here); the blocks of sequence b start at ``rows[b]``. The arrays consist of vectors of channels; the arrays on the right
+are float64:
+
+    into, out    (tiles, states, L, PARTS)              | powers       (tiles, states, L + 2, PARTS): a^0 … a^L, a^(4 L)
+    kernel       (tiles, L)                             | carry        (batch, tiles, states, PARTS): h, or its adjoint
+    checkpoints  (batch, cells, tiles, states, PARTS)   | d_kernel     (units, L)
+    d_tables     (units, 2, states, L, PARTS)           | d_powers     (units, states, L + 1, PARTS)
+                                                        | d_tables_wide as d_tables
 """
 
 from __future__ import annotations
@@ -23,35 +34,11 @@ from typing import NamedTuple
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64
-from stablessm.llvm.kernel import kernel_entry
+from stablessm.llvm.kernel import kernel_entry, over_units
 from stablessm.scan.cpu.chunk_emitter import CHUNKS, PARTS, ChunkEmitter, Row, Rows, Spec, types
 
 FLUSH = 32
 """Number of blocks, a power of two, after which sums in float32 are added to the sums in float64."""
-
-_SHARED = (
-    "units", "tiles", "groups", "batch", "channels", "states",
-    "rows", "blocks",
-    "x", "x_batch", "x_time",
-    "into", "out", "kernel", "powers", "carry", "checkpoints", "cells",
-)  # fmt: skip
-FORWARD_FIELDS = (*_SHARED, "y", "y_batch", "y_time")
-BACKWARD_FIELDS = (
-    *_SHARED, "d_y", "d_y_batch", "d_y_time", "d_x", "d_x_batch", "d_x_time",
-    "d_tables", "d_tables_wide", "d_kernel", "d_powers",
-)  # fmt: skip
-"""The arguments of a kernel: counts, addresses, and strides in scalars.
-
-``states`` counts groups of PARTS numbers, and ``cells`` the blocks of a sequence without resets. A unit is one tile of
-one group of sequences. ``blocks`` lists (first step, number of steps, 1 if the scan restarts here); the blocks of
-sequence b start at ``rows[b]``. The arrays consist of vectors of channels; the arrays on the right are float64:
-
-    into, out    (tiles, states, L, PARTS)              | powers       (tiles, states, L + 2, PARTS): a^0 … a^L, a^(4 L)
-    kernel       (tiles, L)                             | carry        (batch, tiles, states, PARTS): h, or its adjoint
-    checkpoints  (batch, cells, tiles, states, PARTS)   | d_kernel     (units, L)
-    d_tables     (units, 2, states, L, PARTS)           | d_powers     (units, states, L + 1, PARTS)
-                                                        | d_tables_wide as d_tables
-"""
 
 
 class _Block:
@@ -356,15 +343,12 @@ def build(spec: Spec) -> ir.Function:
 
     Each work unit is one tile (a vector of channels) of all sequences in one group, over all blocks of time.
     """
-    name = "ssm_" + "_".join(str(int(option)) for option in spec)
-    names = BACKWARD_FIELDS if spec.backward else FORWARD_FIELDS
-    builder, fields, first, last = kernel_entry(name, names, _pointers(spec))
+    builder, fields = kernel_entry(_pointers(spec))
     code = ChunkEmitter(builder, spec, fields)
     sizes = (code.steps, code.steps, code.steps, CHUNKS * PARTS) if spec.backward else (code.steps, code.steps)
     buffers = _Buffers(*(code.buffer(vectors) for vectors in sizes))
 
-    def one_unit(i: ir.Value) -> None:
-        unit = code.sum(first, i)
+    def one_unit(unit: ir.Value) -> None:
         tile, group = builder.srem(unit, fields["tiles"]), builder.sdiv(unit, fields["tiles"])
         start, end = (
             builder.sdiv(code.times(edge, fields["batch"]), fields["groups"]) for edge in (group, code.sum(group, 1))
@@ -389,7 +373,4 @@ def build(spec: Spec) -> ir.Function:
         if spec.backward and not spec.double:
             _flush(code, unit)
 
-    code.emit.repeat(builder.sub(last, first), one_unit)
-    builder.fence("seq_cst")  # orders stores that bypass the cache
-    builder.ret_void()
-    return builder.function
+    return over_units(code.emit, one_unit, fence=spec.stream)

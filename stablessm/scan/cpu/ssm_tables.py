@@ -6,6 +6,10 @@ A chunk has L steps. The tables of a state with decay a and weights B and C, com
 
 A work unit of the kernels is one tile (a vector of channels). The layout of the arrays is described in
 :mod:`.ssm_kernels`.
+
+The field ``parameters`` of a kernel holds decay, B and C, and ``results`` their gradients, both as (tiles, states, 3,
+PARTS) in float64; ``skip`` is D, (tiles,) in float64. The gradients of a tile's tables are summed over ``groups`` of
+sequences.
 """
 
 from __future__ import annotations
@@ -15,14 +19,8 @@ from collections.abc import Callable
 from llvmlite import ir
 
 from stablessm.llvm.emitter import I64
-from stablessm.llvm.kernel import kernel_entry
+from stablessm.llvm.kernel import kernel_entry, over_units
 from stablessm.scan.cpu.chunk_emitter import PARTS, ChunkEmitter, Row, Spec, types
-
-MAKE_FIELDS = ("units", "states", "parameters", "skip", "into", "out", "kernel", "powers")
-GRADIENT_FIELDS = ("units", "states", "parameters", "groups", "powers", "d_tables", "d_kernel", "d_powers", "results")
-"""The arguments of a kernel. ``parameters`` holds decay, B and C, and ``results`` their gradients, both as
-(tiles, states, 3, PARTS) in float64; ``skip`` is D, (tiles,) in float64. The gradients of a tile's tables are summed
-over ``groups`` of sequences."""
 
 
 class _Parameters:
@@ -151,21 +149,16 @@ def build(spec: Spec) -> ir.Function:
     With the option ``backward``, the kernel computes the gradients of the decay, B and C from the gradients of the
     tables.
     """
-    name = "ssm_tables_" + "_".join(str(int(option)) for option in spec)
-    names, kinds = GRADIENT_FIELDS if spec.backward else MAKE_FIELDS, types(spec)
-    pointers = dict.fromkeys(names[2:], kinds.wide) | dict.fromkeys(("into", "out", "kernel"), kinds.vector)
-    pointers.pop("groups", None)  # a count
-    builder, fields, first, last = kernel_entry(name, names, pointers)
+    wide = ("parameters", "skip", "powers", "d_tables", "d_kernel", "d_powers", "results")
+    pointers = dict.fromkeys(wide, types(spec).wide) | dict.fromkeys(("into", "out", "kernel"), types(spec).vector)
+    builder, fields = kernel_entry(pointers)
     code = ChunkEmitter(builder, spec, fields)
-    room = None if spec.backward else code.buffer(spec.length, kinds.wide)
+    room = None if spec.backward else code.buffer(spec.length, types(spec).wide)
 
-    def one_tile(i: ir.Value) -> None:
-        tile = code.sum(first, i)
+    def one_tile(tile: ir.Value) -> None:
         if room is None:
             _gradients(code, tile)
         else:
             _make(code, tile, room)
 
-    code.emit.repeat(builder.sub(last, first), one_tile)
-    builder.ret_void()
-    return builder.function
+    return over_units(code.emit, one_tile)
