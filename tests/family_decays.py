@@ -328,10 +328,10 @@ def _kohlrausch(rng: Rng, k: np.ndarray, lowest: float) -> _Law:
 
 def _bell(rng: Rng, k: np.ndarray, lowest: float) -> _Law:
     """A Gaussian around a later time."""
-    centre, n = rng.uniform(0, 0.6), len(k)
-    tau = n * (1 - centre) / math.sqrt(_log_uniform(rng, 0.5, 300))
-    value = np.exp(-(((k - centre * n) / tau) ** 2))
-    return _after(k, value, 2.0, centre * n, lowest, f"Gaussian around {centre * n:.3g}, width {tau:.3g}")
+    center, n = rng.uniform(0, 0.6), len(k)
+    tau = n * (1 - center) / math.sqrt(_log_uniform(rng, 0.5, 300))
+    value = np.exp(-(((k - center * n) / tau) ** 2))
+    return _after(k, value, 2.0, center * n, lowest, f"Gaussian around {center * n:.3g}, width {tau:.3g}")
 
 
 def _level(rng: Rng, k: np.ndarray, lowest: float) -> _Law:
