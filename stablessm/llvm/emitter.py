@@ -133,7 +133,7 @@ class Emitter(Generic[Options]):
         return self.spread(self.load(pointer, 1), lanes)
 
     def spread(self, number: ir.Value, lanes: int) -> ir.Value:
-        """Return a vector of ``lanes`` elements, each of which is ``number``: a scalar, or a vector of one element."""
+        """Return a vector of ``lanes`` copies of ``number``, which is a scalar or a vector of one element."""
         one = self.builder.bitcast(number, self.vector(1))
         return self._shuffle(one, [0] * lanes)
 
